@@ -52,6 +52,7 @@ class Operator(NamedTuple):
     kv_bytes: float = 0.0  # part of hbm_bytes that is KV cache or recurrent state [B]
     payload_bytes: float = 0.0  # per call, collectives only [B]
     group_size: int = 1  # ranks that must meet [-]; 1: no communication
+    hosts: int = 1  # hosts those ranks sit on [-]
     dtype: Dtype = "bf16"  # storage of the weights
     kv_dtype: Dtype = "bf16"  # storage of the KV cache
     tokens: float = 0.0  # rows of the activation [-]; for attention: query tokens per sequence
@@ -64,10 +65,6 @@ class Operator(NamedTuple):
     head_dim: float = 0.0  # attention only: width of queries and keys [-]
     experts: float = 0.0  # routed experts held by the rank [-]
     top_k: float = 0.0  # routed experts per token [-]
-
-    def repeated(self, calls: float) -> Operator:
-        """The same operator, run `calls` times as often per step."""
-        return self._replace(calls=self.calls * calls)
 
 
 def embedding(path: str, *, tokens: float, width: int) -> Operator:
@@ -355,56 +352,56 @@ def scan(path: str, *, sequences: float, tokens: float, heads: float, head_dim: 
     )
 
 
-def collective(path: str, kind: Kind, *, tokens: float, width: float, group_size: int, calls: float = 1.0) -> Operator:
+def collective(path: str, kind: Kind, *, tokens: float, width: float, group_size: int, hosts: int = 1) -> Operator:
     """A collective or a transfer of `tokens * width` 16-bit values per rank; the formulas for the wire stand in `physics`.
 
     >>> collective("layer/mlp/all_reduce", "all_reduce", tokens=8, width=4096, group_size=4).payload_bytes
     65536.0
     """
     payload = tokens * width * ACTIVATION_BYTES
-    return Operator(path, kind, calls=calls, payload_bytes=payload, group_size=group_size, tokens=tokens, in_features=width)
+    return Operator(path, kind, payload_bytes=payload, group_size=group_size, hosts=hosts, tokens=tokens, in_features=width)
 
 
-def all_reduce(path: str, *, tokens: float, width: int, group_size: int, calls: float = 1.0) -> Operator:
+def all_reduce(path: str, *, tokens: float, width: int, group_size: int, hosts: int = 1) -> Operator:
     """Sum over ranks, result on all: `tokens * width` values per rank.
 
     >>> all_reduce("r", tokens=1, width=8192, group_size=8).payload_bytes
     16384.0
     """
-    return collective(path, "all_reduce", tokens=tokens, width=width, group_size=group_size, calls=calls)
+    return collective(path, "all_reduce", tokens=tokens, width=width, group_size=group_size, hosts=hosts)
 
 
-def all_gather(path: str, *, tokens: float, width: float, group_size: int, calls: float = 1.0) -> Operator:
+def all_gather(path: str, *, tokens: float, width: float, group_size: int, hosts: int = 1) -> Operator:
     """Every rank's `tokens * width` values on all ranks.
 
     >>> all_gather("g", tokens=1, width=16032, group_size=8).payload_bytes
     32064.0
     """
-    return collective(path, "all_gather", tokens=tokens, width=width, group_size=group_size, calls=calls)
+    return collective(path, "all_gather", tokens=tokens, width=width, group_size=group_size, hosts=hosts)
 
 
-def reduce_scatter(path: str, *, tokens: float, width: int, group_size: int, calls: float = 1.0) -> Operator:
+def reduce_scatter(path: str, *, tokens: float, width: int, group_size: int, hosts: int = 1) -> Operator:
     """Sum over ranks of `tokens * width` values each, every rank keeping its share.
 
     >>> reduce_scatter("s", tokens=8, width=7168, group_size=8).payload_bytes
     114688.0
     """
-    return collective(path, "reduce_scatter", tokens=tokens, width=width, group_size=group_size, calls=calls)
+    return collective(path, "reduce_scatter", tokens=tokens, width=width, group_size=group_size, hosts=hosts)
 
 
-def all_to_all(path: str, *, tokens: float, width: int, group_size: int, calls: float = 1.0) -> Operator:
+def all_to_all(path: str, *, tokens: float, width: int, group_size: int, hosts: int = 1) -> Operator:
     """Every rank sends a different part of its `tokens * width` values to every other rank (expert dispatch and combine).
 
     >>> all_to_all("d", tokens=8, width=7168, group_size=8).payload_bytes
     114688.0
     """
-    return collective(path, "all_to_all", tokens=tokens, width=width, group_size=group_size, calls=calls)
+    return collective(path, "all_to_all", tokens=tokens, width=width, group_size=group_size, hosts=hosts)
 
 
-def send_recv(path: str, *, tokens: float, width: float, calls: float = 1.0) -> Operator:
+def send_recv(path: str, *, tokens: float, width: float, hosts: int = 1) -> Operator:
     """One stage's output to the next stage's rank of the same place.
 
     >>> send_recv("p", tokens=1, width=4096).payload_bytes
     8192.0
     """
-    return collective(path, "send_recv", tokens=tokens, width=width, group_size=2, calls=calls)
+    return collective(path, "send_recv", tokens=tokens, width=width, group_size=2, hosts=hosts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pie_p.errors import PlanError
-from pie_p.numbers import as_int
+from pie_p.quantities import as_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

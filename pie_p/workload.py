@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pie_p.errors import InputError
-from pie_p.numbers import as_float
+from pie_p.quantities import as_float
 
 Mode = Literal["static", "steady"]
 

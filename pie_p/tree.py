@@ -1,0 +1,167 @@
+"""From a request on a deployment to operators: which engine steps run, and what each rank executes in one of them.
+
+A serving engine works in steps. One step carries decoding sequences (one token each) and sequences whose prompt is being read; the rows
+of both go through the dense layers together. `schedule` says which steps a request's life is made of, `expand` what runs in each.
+
+The phases are told apart as the definitions ask: prefill's share of a mixed step is its increment over the same step without prefill.
+So a mixed step X beside its decode-only twin D' enters the sums as  decode: + D',  prefill: + X - D'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from pie_p.deployment import Deployment, Stage
+from pie_p.layers import Step, head_operators, layer_operators
+from pie_p.operators import Operator, embedding, send_recv
+from pie_p.operators import all_reduce as reduce_over_ranks
+from pie_p.workload import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step and how often it enters one request's life, per phase (negative where a twin is taken off)."""
+
+    step: Step
+    decode_steps: float  # [-]
+    prefill_steps: float  # [-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The steps of one request's life, the requests that share them, and what the clock needs besides."""
+
+    steps: tuple[PlannedStep, ...]
+    sharing: float  # requests that share every step, over all data-parallel ranks [-]
+    ttft_steps: float  # prefill steps until the first token [-]
+    output_tokens: float  # [-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An operator placed: which step, which stage, how often per step there, on how many ranks."""
+
+    operator: Operator
+    step: int  # index into the schedule
+    stage: int  # index into the deployment's stages
+    calls: float  # per step on each rank of the stage [-]
+
+
+def schedule(request: Request, deployment: Deployment) -> Schedule:
+    """The steps of one request's life.
+
+    Static: every prompt is read first (in chunks the engine's token budget allows), then `L - 1` decode steps of the whole batch.
+    Steady: at `batch` running requests a life has `c` prefill chunks and `L - 1` decode steps, and shares them with the others' chunks:
+    of its `S = L - 1 + c` steps, `min(batch * c, S)` are mixed.
+    """
+    planned = _static_steps(request, deployment) if request.mode == "static" else _steady_steps(request, deployment)
+    steps, ttft_steps = planned
+    return Schedule(
+        steps=tuple(steps),
+        sharing=request.batch * deployment.plan.dp,
+        ttft_steps=ttft_steps,
+        output_tokens=request.mean_output_tokens,
+    )
+
+
+def _static_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
+    new, budget = request.new_prompt_tokens, deployment.engine.chunk_tokens
+    chunks = max(1, ceil(new / budget))  # per sequence
+    together = min(request.batch, max(1.0, budget // new)) if chunks == 1 else 1.0  # sequences per prefill step
+    groups = request.batch / together
+    prefill = _prefill_step(request, sequences=together, chunks=chunks, beside=0.0)
+    steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=groups * chunks)]
+    decodes = max(0.0, request.mean_output_tokens - 1.0)
+    if decodes:
+        steps.append(PlannedStep(step=_decode_step(request, request.batch), decode_steps=decodes, prefill_steps=0.0))
+    return steps, (groups + 1) / 2 * chunks
+
+
+def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
+    batch, decodes = request.batch, max(0.0, request.mean_output_tokens - 1.0)
+    budget = max(1.0, deployment.engine.chunk_tokens - batch)
+    chunks = max(1, ceil(request.new_prompt_tokens / budget))
+    life = decodes + chunks
+    mixed = min(batch * chunks, life)
+    arriving = batch * chunks / mixed  # sequences in prefill per mixed step
+    beside = max(0.0, batch - arriving)
+    prefill = _prefill_step(request, sequences=arriving, chunks=chunks, beside=beside)
+    steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=mixed)]
+    if beside > 1e-9:
+        steps.append(PlannedStep(step=_decode_step(request, beside), decode_steps=mixed, prefill_steps=-mixed))
+    if life - mixed > 1e-9:
+        steps.append(PlannedStep(step=_decode_step(request, batch), decode_steps=life - mixed, prefill_steps=0.0))
+    return steps, float(chunks)
+
+
+def _grown_tokens(request: Request) -> float:
+    """Tokens a running sequence grows by until its end, length-biased: `E[L^2] / E[L] - 1` [-]."""
+    return max(0.0, request.mean_output_tokens * request.length_spread - 1.0)
+
+
+def _decode_step(request: Request, sequences: float) -> Step:
+    return Step(decode_sequences=sequences, decode_start=request.prompt_tokens, decode_growth=_grown_tokens(request))
+
+
+def _prefill_step(request: Request, *, sequences: float, chunks: int, beside: float) -> Step:
+    tokens = request.new_prompt_tokens / chunks
+    before = request.prompt_tokens - request.new_prompt_tokens + (chunks - 1) / 2 * tokens
+    return Step(
+        decode_sequences=beside,
+        decode_start=request.prompt_tokens,
+        decode_growth=_grown_tokens(request),
+        prefill_sequences=sequences,
+        prefill_tokens=tokens,
+        prefill_cached=before,
+        prefill_ends=1.0 / chunks,
+    )
+
+
+def expand(plan: Schedule, deployment: Deployment) -> list[Row]:
+    """Every operator of every step of a schedule, one row per distinct operator and stage."""
+    rows: list[Row] = []
+    for index, planned in enumerate(plan.steps):
+        rows += step_rows(planned.step, deployment, index=index)
+    return rows
+
+
+def step_rows(step: Step, deployment: Deployment, *, index: int = 0) -> list[Row]:
+    """What every rank executes in one step, its micro-batches included."""
+    pieces = micro_batches(step, deployment)
+    piece = step.split(pieces)
+    rows: list[Row] = []
+    layers: dict[int, list[Operator]] = {}
+    for number, stage in enumerate(deployment.stages):
+        for layer, count in stage.layers:
+            if id(layer) not in layers:
+                layers[id(layer)] = layer_operators(layer, piece, deployment)
+            rows += [Row(operator=op, step=index, stage=number, calls=op.calls * count * pieces) for op in layers[id(layer)]]
+        edges = _edge_operators(stage, piece, deployment)
+        rows += [Row(operator=op, step=index, stage=number, calls=op.calls * pieces) for op in edges]
+    return rows
+
+
+def micro_batches(step: Step, deployment: Deployment) -> float:
+    """Pieces the step is cut into for the pipeline: at most one per sequence [-]."""
+    if deployment.plan.pp == 1:
+        return 1.0
+    return max(1.0, min(float(deployment.plan.pipeline_pieces), step.sequences))
+
+
+def _edge_operators(stage: Stage, step: Step, deployment: Deployment) -> list[Operator]:
+    llm, plan = deployment.llm, deployment.plan
+    operators: list[Operator] = []
+    if stage.first:
+        operators.append(embedding("embedding", tokens=step.tokens, width=llm.hidden_size))
+        if plan.tp > 1:
+            hosts = deployment.group_hosts(plan.tp)
+            operators.append(
+                reduce_over_ranks("embedding/all_reduce", tokens=step.tokens, width=llm.hidden_size, group_size=plan.tp, hosts=hosts)
+            )
+    if stage.last:
+        operators += head_operators(step, deployment)
+    else:  # hidden state and residual, each rank its share
+        hosts = min(2, deployment.group_hosts(plan.tp * plan.pp))
+        operators.append(send_recv("pipeline/send_recv", tokens=step.tokens, width=2 * llm.hidden_size / plan.tp, hosts=hosts))
+    return operators
