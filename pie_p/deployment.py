@@ -50,6 +50,11 @@ class Deployment:
             return self.dtype
         return "bf16" if part in self.llm.high_precision else self.dtype
 
+    @property
+    def experts_per_token(self) -> int:
+        """Routed experts that run per token; 0 for a dense LLM [-]."""
+        return max((layer.ffn.top_k for layer in dict.fromkeys(self.llm.layers) if isinstance(layer.ffn, MoeFfn)), default=0)
+
     def group_hosts(self, ranks: int) -> int:
         """Hosts that `ranks` neighbouring ranks sit on [-]."""
         return ceil(ranks / self.cluster.gpus_per_host)
@@ -169,7 +174,9 @@ def _check_memory(deployment: Deployment) -> None:
 
 def _what_fits(deployment: Deployment, usable: float) -> str:
     factor = deployment.weight_bytes_per_gpu / usable
-    heads = gcd(*(size for layer in deployment.llm.layers for name, size in _divided_by_tp(layer, deployment.plan) if "heads" in name), 0) or 1
+    heads = (
+        gcd(*(size for layer in deployment.llm.layers for name, size in _divided_by_tp(layer, deployment.plan) if "heads" in name), 0) or 1
+    )
     for tp in (1, 2, 4, 8, 16, 32, 64):
         if heads % tp == 0 and tp >= factor * deployment.plan.tp:
             return f"tp={tp} would fit (with pp={deployment.plan.pp}), or a smaller dtype"

@@ -58,7 +58,7 @@ def counted_columns(operators: Sequence[Operator]) -> Columns:
 
 @lru_cache(maxsize=256)
 def _hardware_row(cluster: Cluster) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    gpu, intra = cluster.gpu, cluster.intra
+    gpu, intra, pair = cluster.gpu, cluster.intra, cluster.pair or cluster.intra
     inter = cluster.inter or intra
     peaks = tuple(gpu.peak(dtype) for dtype in DTYPES)
     figures = (
@@ -73,20 +73,31 @@ def _hardware_row(cluster: Cluster) -> tuple[tuple[float, ...], tuple[float, ...
         gpu.limit_w,
         gpu.active_idle_w,
         float(gpu.sm_count),
+        pair.bytes_per_s,
+        pair.latency_s,
+        float(cluster.pair_gpus),
     )
     return peaks, figures
 
 
-def hardware_columns(clusters: Sequence[Cluster], which: NDArray[np.int64], dtype_code: NDArray[np.int64]) -> Columns:
+def hardware_columns(
+    clusters: Sequence[Cluster], which: NDArray[np.int64], dtype_code: NDArray[np.int64], group_size: NDArray[np.float64]
+) -> Columns:
     """Figures of the cluster that each operator runs on; `which` indexes `clusters`.
+
+    A group that fits a bridged pair (H100 NVL, A40) meets over the bridge.
 
     Returns:
         One array per name of `HARDWARE`; bandwidths in B/s, latencies in s, powers in W.
     """
     rows = [_hardware_row(cluster) for cluster in clusters]
     peaks = np.array([peak for peak, _ in rows], dtype=np.float64).reshape(len(rows), len(DTYPES))
-    figures = np.array([figure for _, figure in rows], dtype=np.float64).reshape(len(rows), len(HARDWARE) - 1)
+    figures = np.array([figure for _, figure in rows], dtype=np.float64).reshape(len(rows), len(HARDWARE) + 2)
     columns: Columns = {name: figures[which, number] for number, name in enumerate(HARDWARE[1:])}
+    pair_bytes_per_s, pair_latency_s, pair_gpus = (figures[which, number] for number in (-3, -2, -1))
+    bridged = (group_size > 1) & (group_size <= pair_gpus)
+    columns["link_bytes_per_s"] = np.where(bridged, pair_bytes_per_s, columns["link_bytes_per_s"])
+    columns["link_latency_s"] = np.where(bridged, pair_latency_s, columns["link_latency_s"])
     columns["peak_flops_per_s"] = peaks[which, dtype_code]
     return columns
 
@@ -100,7 +111,7 @@ def featurize(operators: Sequence[Operator], clusters: Sequence[Cluster], which:
         which: for each row the index into `clusters`.
     """
     columns = counted_columns(operators)
-    return columns | hardware_columns(clusters, which, compute_dtype_code(columns))
+    return columns | hardware_columns(clusters, which, compute_dtype_code(columns), columns["group_size"])
 
 
 def compute_dtype_code(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.int64]:

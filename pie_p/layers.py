@@ -176,8 +176,16 @@ def _state_space(mixer: StateSpace, step: Step, deployment: Deployment) -> list[
     heads = mixer.heads / tp
     inner = heads * mixer.head_dim
     mixed = inner + 2 * groups * mixer.state_dim  # channels through the convolution
-    return _recurrent(step, deployment, projected=inner + mixed + heads, mixed=mixed, inner=inner, heads=heads,
-                      head_dim=mixer.head_dim, state_dim=mixer.state_dim)  # fmt: skip
+    return _recurrent(
+        step,
+        deployment,
+        projected=inner + mixed + heads,
+        mixed=mixed,
+        inner=inner,
+        heads=heads,
+        head_dim=mixer.head_dim,
+        state_dim=mixer.state_dim,
+    )
 
 
 def _delta_net(mixer: DeltaNet, step: Step, deployment: Deployment) -> list[Operator]:
@@ -185,8 +193,16 @@ def _delta_net(mixer: DeltaNet, step: Step, deployment: Deployment) -> list[Oper
     keys, heads = mixer.key_heads * mixer.key_dim / tp, mixer.value_heads / tp
     inner = heads * mixer.value_dim
     mixed = 2 * keys + inner
-    return _recurrent(step, deployment, projected=mixed + inner + 2 * heads, mixed=mixed, inner=inner, heads=heads,
-                      head_dim=mixer.value_dim, state_dim=mixer.key_dim)  # fmt: skip
+    return _recurrent(
+        step,
+        deployment,
+        projected=mixed + inner + 2 * heads,
+        mixed=mixed,
+        inner=inner,
+        heads=heads,
+        head_dim=mixer.value_dim,
+        state_dim=mixer.key_dim,
+    )
 
 
 def _recurrent(
@@ -199,13 +215,27 @@ def _recurrent(
     ]
     if step.prefill_sequences:
         rows.append(
-            ops.scan("layer/scan/prefill", sequences=step.prefill_sequences, tokens=step.prefill_tokens, heads=heads,
-                     head_dim=head_dim, state_dim=state_dim, decode=False)  # fmt: skip
+            ops.scan(
+                "layer/scan/prefill",
+                sequences=step.prefill_sequences,
+                tokens=step.prefill_tokens,
+                heads=heads,
+                head_dim=head_dim,
+                state_dim=state_dim,
+                decode=False,
+            )
         )
     if step.decode_sequences:
         rows.append(
-            ops.scan("layer/scan/decode", sequences=step.decode_sequences, tokens=1.0, heads=heads, head_dim=head_dim,
-                     state_dim=state_dim, decode=True)  # fmt: skip
+            ops.scan(
+                "layer/scan/decode",
+                sequences=step.decode_sequences,
+                tokens=1.0,
+                heads=heads,
+                head_dim=head_dim,
+                state_dim=state_dim,
+                decode=True,
+            )
         )
     rows.append(ops.activation("layer/scan/gate", tokens=step.tokens, width=inner, gated=True))
     rows.append(ops.linear("layer/scan/out_proj", tokens=step.tokens, in_features=inner, out_features=hidden, dtype=dtype))

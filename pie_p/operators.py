@@ -323,7 +323,9 @@ def experts(
     )
 
 
-def scan(path: str, *, sequences: float, tokens: float, heads: float, head_dim: int, state_dim: int, decode: bool, calls: float = 1.0) -> Operator:
+def scan(
+    path: str, *, sequences: float, tokens: float, heads: float, head_dim: int, state_dim: int, decode: bool, calls: float = 1.0
+) -> Operator:
     """Recurrent mixer (Mamba-2, gated delta rule): the state is updated and read for every token.
 
     Per token and head the update and the read-out are `6 * head_dim * state_dim` FLOP. The state is read and written once per step in

@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 AnyColumns = Mapping[str, NDArray[Any]]
 
 
-def smooth_max(first: Floats, second: Floats, *, power: float) -> Floats:
+def smooth_max(first: Floats, second: Floats, *, power: float | Floats) -> Floats:
     """A smooth maximum, `(a^p + b^p)^(1/p)`: partly overlapped work takes a bit more than the longer part.
 
     >>> float(smooth_max(np.array([3.0]), np.array([4.0]), power=2.0)[0])
@@ -120,8 +120,8 @@ def wire_bytes(columns: AnyColumns) -> tuple[Floats, Floats]:
     """Bytes one rank puts on the links inside its host, and on those between hosts [B].
 
     Ring or pairwise algorithms over g ranks with payload p: all-reduce `2 p (g-1)/g` (p when the switch reduces), all-gather `p (g-1)`,
-    reduce-scatter and all-to-all `p (g-1)/g`, send/recv `p`. Over h hosts the part between hosts is the same rule with h in place of g, each
-    rank carrying its share of the payload.
+    reduce-scatter and all-to-all `p (g-1)/g`, send/recv `p`. Over h hosts the part between hosts is the same rule with h in place of g,
+    each rank carrying its share of the payload.
     """
     kind, payload, group, hosts = columns["kind_code"], columns["payload_bytes"], columns["group_size"], columns["hosts"]
     local = np.maximum(np.minimum(group, columns["ranks_per_host"]), 1.0)

@@ -47,7 +47,9 @@ class LengthDistribution:
         if len(weights) != len(values):
             raise InputError(f"{len(values)} output lengths but {len(weights)} counts; give one count per length")
         if sum(weights) <= 0:
-            raise InputError(f"{len(values)} output lengths with counts that sum to {sum(weights):g}; give at least one length that occurred")
+            raise InputError(
+                f"{len(values)} output lengths with counts that sum to {sum(weights):g}; give at least one length that occurred"
+            )
         pairs = list(zip(values, weights, strict=True))
         total = sum(weights)
         return cls(mean=sum(v * w for v, w in pairs) / total, second_moment=sum(v * v * w for v, w in pairs) / total)
@@ -115,7 +117,9 @@ class Request:
 
     def _resolve_mode(self) -> Mode:
         if self.mode not in (None, "static", "steady"):
-            raise InputError(f"mode = {self.mode!r} is not known; allowed: 'static' (all start together), 'steady' (a server kept at batch)")
+            raise InputError(
+                f"mode = {self.mode!r} is not known; allowed: 'static' (all start together), 'steady' (a server kept at batch)"
+            )
         if self.mean_output_tokens == 0:
             if self.mode == "steady":
                 raise InputError("output_tokens = 0 is a prefill-only request, which has no steady state; use mode='static'")

@@ -1,0 +1,62 @@
+"""pie_p: joules per LLM request on multi-GPU clusters, split into compute, communication and wait, predicted without a GPU.
+
+    from pie_p import predict_energy
+    predict_energy("llama-3.1-70b", gpu="h100-sxm-80gb", tp=4, batch=32, prompt_tokens=500, output_tokens=300)
+
+Reading order, each module knowing only those above it:
+
+1. `units`, `errors`, `quantities`, `checks`: conversions, error texts, numbers at the border.
+2. `shapes`, `llm`, `hardware`, `plan`, `workload`, `engine`, `energy`: the nouns.
+3. `deployment`, `operators`, `layers`, `tree`: what runs on which rank, counted.
+4. `features`, `physics`, `serving`: operators as columns, their time and power, and the waits between them.
+5. `prediction`, `predictor`: the answer with its working, and what answers.
+6. `report`, `cli`: what people see.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from pie_p.energy import EnergyBreakdown
+from pie_p.engine import Engine
+from pie_p.errors import PiePError
+from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, load_gpu
+from pie_p.llm import LLM, llm_names, load_llm
+from pie_p.plan import ParallelPlan
+from pie_p.prediction import OperatorEnergy, Prediction
+from pie_p.predictor import Accounting, Predictor, load_predictor, make_case, predict_energy, predict_many
+from pie_p.serving import Case
+from pie_p.workload import LengthDistribution, Request
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "predict_energy",
+    "predict_many",
+    "make_case",
+    "load_predictor",
+    "load_llm",
+    "load_gpu",
+    "load_cluster",
+    "llm_names",
+    "gpu_names",
+    "Prediction",
+    "OperatorEnergy",
+    "EnergyBreakdown",
+    "Predictor",
+    "Case",
+    "Accounting",
+    "LLM",
+    "Gpu",
+    "Link",
+    "Host",
+    "Cluster",
+    "Engine",
+    "ParallelPlan",
+    "Request",
+    "LengthDistribution",
+    "PiePError",
+    "__version__",
+]
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())

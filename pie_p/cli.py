@@ -1,0 +1,130 @@
+"""The command line: parses, calls, prints. Exit codes: 0 done, 2 a mistake the user can mend (one line), 1 ours."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from pie_p.errors import PiePError
+
+app = typer.Typer(
+    name="pie-p",
+    help="Joules per LLM request on multi-GPU clusters, without a GPU or a power meter at hand.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON with the same keys as Prediction.to_dict().")]
+
+
+def main() -> None:
+    """Entry point of `pie-p`: one line and exit code 2 for what the user can mend."""
+    try:
+        app()
+    except PiePError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(2)
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        from pie_p import __version__
+
+        sys.stdout.write(f"pie_p {__version__}\n")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Example: pie-p predict llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --batch 32 --prompt-tokens 500 --output-tokens 300",
+)
+def predict(
+    llm: Annotated[str, typer.Argument(help="Name of an LLM (pie-p llms), or path of a Hugging Face config.json.")],
+    prompt_tokens: Annotated[float, typer.Option(help="Tokens in, cached ones included.")],
+    output_tokens: Annotated[float, typer.Option(help="Tokens out; 0 is prefill only.")],
+    gpu: Annotated[str | None, typer.Option(help="GPU board (pie-p hardware); its common host is assumed.")] = None,
+    cluster: Annotated[str | None, typer.Option(help="TOML file of an own cluster, instead of --gpu.")] = None,
+    tp: Annotated[float, typer.Option(help="Tensor-parallel ranks.")] = 1,
+    pp: Annotated[float, typer.Option(help="Pipeline stages.")] = 1,
+    dp: Annotated[float, typer.Option(help="Data-parallel ranks.")] = 1,
+    ep: Annotated[float, typer.Option(help="Ranks the experts are spread over: 1 or a divisor of tp * dp.")] = 1,
+    micro_batches: Annotated[float | None, typer.Option(help="Pieces of a batch in the pipeline; default pp.")] = None,
+    batch: Annotated[float, typer.Option(help="Requests in flight per data-parallel rank.")] = 1,
+    cached_prompt_tokens: Annotated[float, typer.Option(help="Prompt tokens found in the prefix cache.")] = 0,
+    dtype: Annotated[str | None, typer.Option(help="Storage of the weights: bf16 fp16 fp8 int8 int4 mxfp4 nvfp4.")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Storage of the KV cache.")] = None,
+    engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm, optionally ==VERSION.")] = "vllm",
+    mode: Annotated[str | None, typer.Option(help="static or steady; default static at batch 1, steady above.")] = None,
+    scope: Annotated[str, typer.Option(help="gpu, host or facility.")] = "gpu",
+    pue: Annotated[float | None, typer.Option(help="Power usage effectiveness, for --scope facility.")] = None,
+    exclusive_host: Annotated[bool, typer.Option(help="Count the whole host, idle neighbour boards included.")] = False,
+    power_limit_w: Annotated[float | None, typer.Option(help="Power cap per board [W].")] = None,
+    predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.")] = None,
+    tree: Annotated[int, typer.Option(help="Also print GPU energy by operator, this deep.", min=0, max=6)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Predict the energy of one request."""
+    arguments = {name: value for name, value in locals().items() if name not in ("llm", "tree", "as_json")}
+    from pie_p.predictor import predict_energy
+
+    prediction = predict_energy(llm, **arguments)
+    if as_json:
+        _print_json(prediction.to_dict())
+        return
+    from pie_p import report
+
+    console = _console()
+    console.print(report.prediction_table(prediction))
+    if tree:
+        console.print(report.tree_table(prediction, depth=tree))
+    for line in report.prediction_footer(prediction):
+        console.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
+
+
+@app.command()
+def llms(as_json: Json = False) -> None:
+    """List the bundled LLMs with their parameter counts."""
+    from pie_p.llm import llm_names, load_llm
+
+    shapes = [load_llm(name) for name in llm_names()]
+    if as_json:
+        _print_json([{"name": s.name, "parameters": s.parameters, "active_parameters": s.active_parameters} for s in shapes])
+        return
+    from pie_p.report import names_table, quantity
+
+    rows = [(s.name, quantity(s.parameters, ""), quantity(s.active_parameters, ""), s.dtype) for s in shapes]
+    _console().print(names_table("Bundled LLMs", ("name", "parameters", "active", "dtype"), rows))
+
+
+@app.command()
+def hardware(as_json: Json = False) -> None:
+    """List the GPU boards of the catalogue."""
+    from pie_p.hardware import gpu_names, load_gpu
+
+    boards = [load_gpu(name) for name in gpu_names()]
+    if as_json:
+        _print_json([board.model_dump(mode="json") for board in boards])
+        return
+    from pie_p.report import names_table, quantity
+
+    rows = [
+        (b.name, quantity(b.memory_bytes, "B"), quantity(b.hbm_bytes_per_s, "B/s"), quantity(b.limit_w, "W"), quantity(b.idle_w, "W"))
+        for b in boards
+    ]
+    _console().print(names_table("GPU boards", ("name", "memory", "bandwidth", "power limit", "idle"), rows))

@@ -1,0 +1,233 @@
+"""Prediction: joules of one request with the working kept, down to the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from pie_p.deployment import Deployment
+from pie_p.energy import EnergyBreakdown
+from pie_p.errors import InputError, PredictorError
+from pie_p.operators import COLLECTIVES
+from pie_p.physics import Floats
+from pie_p.serving import WAIT_CAUSES, Assembly, Clock
+from pie_p.workload import Request
+
+Scope = Literal["gpu", "host", "facility"]
+Phase = Literal["prefill", "decode"]
+PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
+
+
+class OperatorEnergy(NamedTuple):
+    """One operator's part of a request's energy in one phase. A wait has the cause as the last part of its path."""
+
+    path: str  # "decode/layer/mlp/down_proj", "decode/wait/host"
+    energy_kind: Literal["compute", "communication", "wait"]
+    kind: str  # operator kind, or "wait"
+    stage: int  # pipeline stage (equal ones together) [-]
+    calls: float  # runs per request's life and rank; negative where a mixed step's decode-only twin is taken off [-]
+    ranks: float  # ranks that run it [-]
+    time_s: float  # per call [s]
+    power_w: float  # of one board while it runs [W]
+    energy_j: float  # per request, over all ranks [J]
+    flops: float  # per call and rank [FLOP]
+    hbm_bytes: float  # per call and rank [B]
+    payload_bytes: float  # per call and rank [B]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Working:
+    """Arrays behind one prediction, cut from the batch it was computed in."""
+
+    assembly: Assembly
+    clock: Clock
+    time_s: Floats  # per call of each row [s]
+    power_w: Floats  # of each row [W]
+    wait_power_w: Floats  # of each stage [W]
+    rows: slice
+    stages: slice
+    steps: slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Energy and time of one request on a deployment. Units are in the names; the scope says which watts are counted.
+
+    `energy_j` is what one request answers for, prefill included, of all GPUs of the deployment (definitions: docs/glossary.md).
+    """
+
+    request: Request
+    deployment: Deployment
+    breakdown: EnergyBreakdown  # the whole request [J]
+    prefill: EnergyBreakdown  # prefill's increment [J]
+    decode: EnergyBreakdown  # the rest [J]
+    latency_s: float  # first prefill start to last token [s]
+    ttft_s: float  # time to first token without queueing [s]
+    tpot_s: float | None  # (latency - ttft) / (output tokens - 1); None below two output tokens [s]
+    itl_s: float | None  # one decode-only step; None without decode [s]
+    time_per_token_s: float | None  # latency / output tokens; None without output [s]
+    avg_power_w: float  # of all GPUs, over the request's life [W]
+    scope: Scope
+    warnings: tuple[str, ...]
+    predictor: Mapping[str, str]  # name and sha256 of what answered
+    power_limit_w: float  # per board, in force [W]
+    spread: tuple[float, float] | None = None  # log-error quantile scale of the predictor: see `interval`
+    working: Working | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def energy_j(self) -> float:
+        """Energy of the request within the scope [J]."""
+        return self.breakdown.total_j
+
+    @property
+    def energy_per_output_token_j(self) -> float | None:
+        """`energy_j / output_tokens`; None for a prefill-only request [J]."""
+        tokens = self.request.mean_output_tokens
+        return self.energy_j / tokens if tokens else None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the deployment [-]."""
+        return self.deployment.plan.gpus
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster the answer is for."""
+        return self.deployment.cluster.name
+
+    @property
+    def engine(self) -> str:
+        """Engine and version the answer is for."""
+        return str(self.deployment.engine)
+
+    @property
+    def mode(self) -> str:
+        """What the batch does: "static" (all start together) or "steady" (a server kept at `batch`)."""
+        return str(self.request.mode)
+
+    def interval(self, level: float = 0.9) -> tuple[float, float]:
+        """Bounds of `energy_j` that hold for a share `level` of deployments never seen [J].
+
+        Raises:
+            PredictorError: the predictor has no tested interval.
+        """
+        raise PredictorError(f"predictor {self.predictor['name']!r} has no tested interval (level {level:g} was asked)")
+
+    @property
+    def operators(self) -> list[OperatorEnergy]:
+        """Every operator and wait with its time, power and energy; their energies add up to the GPU energy."""
+        return list(self._operators())
+
+    def _operators(self) -> Iterator[OperatorEnergy]:
+        if self.working is None:
+            raise InputError("this prediction was made without its working; predict it alone to get operators")
+        work = self.working
+        assembly, steps, sharing = work.assembly, work.assembly.stage_step, self._sharing
+        for index in range(work.rows.start, work.rows.stop):
+            row, stage = assembly.rows[index], assembly.row_stage[index]
+            op, ranks = row.operator, float(assembly.stage_ranks[stage])
+            kind: Literal["compute", "communication"] = "communication" if op.kind in COLLECTIVES else "compute"
+            time_s, power_w = float(work.time_s[index]), float(work.power_w[index])
+            for phase, count in self._phases(steps[stage]):
+                calls = row.calls * count
+                yield OperatorEnergy(
+                    f"{phase}/{op.path}", kind, op.kind, row.stage, calls, ranks, time_s, power_w,
+                    calls * ranks * time_s * power_w / sharing, op.flops, op.hbm_bytes, op.payload_bytes,
+                )  # fmt: skip
+        for stage in range(work.stages.start, work.stages.stop):
+            ranks, power_w = float(assembly.stage_ranks[stage]), float(work.wait_power_w[stage])
+            number = (stage - work.stages.start) % len(self.deployment.stages)
+            for cause in WAIT_CAUSES:
+                time_s = float(work.clock.waits_s[cause][stage])
+                if time_s <= 0.0:
+                    continue
+                for phase, calls in self._phases(steps[stage]):
+                    yield OperatorEnergy(
+                        f"{phase}/wait/{cause}", "wait", "wait", number, calls, ranks, time_s, power_w,
+                        calls * ranks * time_s * power_w / sharing, 0.0, 0.0, 0.0,
+                    )  # fmt: skip
+
+    @property
+    def _sharing(self) -> float:
+        return self.request.batch * self.deployment.plan.dp
+
+    def _phases(self, step: int) -> list[tuple[Phase, float]]:
+        assert self.working is not None
+        assembly = self.working.assembly
+        counts: list[tuple[Phase, float]] = [
+            ("prefill", float(assembly.prefill_steps[step])),
+            ("decode", float(assembly.decode_steps[step])),
+        ]
+        return [(phase, count) for phase, count in counts if count]
+
+    def tree(self, depth: int = 3) -> dict[str, float]:
+        """GPU energy by path, cut after `depth` parts [J]; the values add up to the GPU energy.
+
+        Waits are leaves of their own, e.g. "decode/wait/host".
+        """
+        sums: dict[str, float] = {}
+        for operator in self._operators():
+            place = "/".join(operator.path.split("/")[:depth])
+            sums[place] = sums.get(place, 0.0) + operator.energy_j
+        return sums
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as `pie-p predict --json` prints it. Keys are attribute names, units are in them."""
+        plan, request = self.deployment.plan, self.request
+        return {
+            "llm": self.deployment.llm.name,
+            "gpu": self.deployment.cluster.gpu.name,
+            "tp": plan.tp,
+            "pp": plan.pp,
+            "dp": plan.dp,
+            "ep": plan.ep,
+            "batch": request.batch,
+            "prompt_tokens": request.prompt_tokens,
+            "cached_prompt_tokens": request.cached_prompt_tokens,
+            "output_tokens": request.mean_output_tokens,
+            "dtype": self.deployment.dtype,
+            "kv_dtype": self.deployment.kv_dtype,
+            "energy_j": self.energy_j,
+            "energy_per_output_token_j": self.energy_per_output_token_j,
+            "latency_s": self.latency_s,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "itl_s": self.itl_s,
+            "time_per_token_s": self.time_per_token_s,
+            "avg_power_w": self.avg_power_w,
+            "power_limit_w": self.power_limit_w,
+            "breakdown": self.breakdown.to_dict(),
+            "prefill": self.prefill.to_dict(),
+            "decode": self.decode.to_dict(),
+            "gpus": self.gpus,
+            "cluster": self.cluster,
+            "engine": self.engine,
+            "scope": self.scope,
+            "mode": self.mode,
+            "warnings": list(self.warnings),
+            "predictor": dict(self.predictor),
+        }
+
+
+def phase_energies(working: Working, sharing: float) -> dict[Phase, tuple[float, float, float]]:
+    """Compute, communication and wait energy per phase of one case [J per request]."""
+    assembly, clock = working.assembly, working.clock
+    rows, stages = working.rows, working.stages
+    stage_of_row = assembly.row_stage[rows]
+    step_of_row, step_of_stage = assembly.stage_step[stage_of_row], assembly.stage_step[stages]
+    spent = assembly.calls[rows] * working.time_s[rows] * working.power_w[rows] * assembly.stage_ranks[stage_of_row] / sharing
+    communicates = assembly.columns["payload_bytes"][rows] > 0
+    waited = np.sum([clock.waits_s[cause][stages] for cause in WAIT_CAUSES], axis=0)
+    waited = waited * working.wait_power_w[stages] * assembly.stage_ranks[stages] / sharing
+    result: dict[Phase, tuple[float, float, float]] = {}
+    for phase, counts in (("prefill", assembly.prefill_steps), ("decode", assembly.decode_steps)):
+        energy = spent * counts[step_of_row]
+        result[phase] = (  # type: ignore[index]
+            float(energy[~communicates].sum()),
+            float(energy[communicates].sum()),
+            float((waited * counts[step_of_stage]).sum()),
+        )
+    return result

@@ -1,0 +1,345 @@
+"""Predictor: regressors and serving costs that turn cases into predictions, and the function most people call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+
+from pie_p.deployment import Deployment, deploy
+from pie_p.energy import EnergyBreakdown
+from pie_p.engine import Engine, load_engine
+from pie_p.errors import InputError
+from pie_p.hardware import Cluster, Gpu, load_cluster
+from pie_p.llm import LLM, load_llm
+from pie_p.physics import Floats, Roofline, capped
+from pie_p.plan import ParallelPlan
+from pie_p.prediction import PHASES, Phase, Prediction, Scope, Working, phase_energies
+from pie_p.quantities import as_float
+from pie_p.serving import Assembly, Case, Clock, ServingCosts, assemble, run_clock
+from pie_p.units import DTYPES, Dtype
+from pie_p.workload import Mode, OutputTokens, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """Which watts one answer counts."""
+
+    scope: Scope = "gpu"
+    pue: float | None = None
+    exclusive_host: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scope not in ("gpu", "host", "facility"):
+            raise InputError(f"scope = {self.scope!r} is not known; allowed: 'gpu', 'host', 'facility'")
+        if not isinstance(self.exclusive_host, bool):
+            raise InputError(f"exclusive_host = {self.exclusive_host!r} is not a truth value; allowed: True, False")
+        if self.scope == "facility" and self.pue is None:
+            raise InputError("scope='facility' needs pue, the power usage effectiveness of the site (for instance pue=1.2)")
+        if self.pue is not None:
+            object.__setattr__(self, "pue", as_float("pue", self.pue, least=1.0, most=10.0))
+            if self.scope != "facility":
+                raise InputError(f"pue = {self.pue:g} counts only in scope='facility'; the scope asked for is {self.scope!r}")
+
+    def breakdown(self, parts: tuple[float, float, float], *, seconds: float, deployment: Deployment) -> EnergyBreakdown:
+        """Energy by kind, with host and facility as far as the scope goes.
+
+        Args:
+            parts: compute, communication and wait energy of the GPU boards [J].
+            seconds: time the request answers for [s].
+            deployment: for the host's figures.
+        """
+        compute_j, communication_j, wait_j = parts
+        host_j = facility_j = None
+        if self.scope != "gpu":
+            host_j = self._host_w(deployment) * seconds + deployment.cluster.host_load_fraction * sum(parts)
+        if self.scope == "facility":
+            facility_j = (cast(float, self.pue) - 1.0) * (sum(parts) + cast(float, host_j))
+        return EnergyBreakdown(compute_j=compute_j, communication_j=communication_j, wait_j=wait_j, host_j=host_j, facility_j=facility_j)
+
+    def _host_w(self, deployment: Deployment) -> float:
+        cluster, gpus = deployment.cluster, deployment.plan.gpus
+        if not self.exclusive_host:
+            return cluster.host_idle_w * gpus / cluster.gpus_per_host
+        hosts = ceil(gpus / cluster.gpus_per_host)
+        idle_boards = hosts * cluster.gpus_per_host - gpus
+        return hosts * cluster.host_idle_w + idle_boards * cluster.gpu.idle_w * (1.0 + cluster.host_load_fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictor:
+    """What answers: times and powers of operators, and the serving costs of engines.
+
+    `Predictor()` is the physical base with priors; trained ones are loaded by name.
+    """
+
+    name: str = "physics"
+    roofline: Roofline = field(default_factory=Roofline)
+    serving: Mapping[str, ServingCosts] = field(default_factory=dict)
+
+    @property
+    def sha256(self) -> str:
+        """Hash of everything that enters an answer."""
+        return _hash_of(repr((self.name, self.roofline, sorted(self.serving.items()))))
+
+    def costs_of(self, engine: Engine) -> ServingCosts:
+        """Serving costs of an engine: of that version, of that engine, or the prior."""
+        return self.serving.get(str(engine)) or self.serving.get(engine.name) or ServingCosts()
+
+    def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None) -> list[Prediction]:
+        """Answer many cases in one vectorised pass."""
+        if not cases:
+            return []
+        assembly = assemble(cases)
+        time_s, power_w = self.time_and_power(assembly)
+        clock = run_clock(assembly, time_s, [self.costs_of(case.deployment.engine) for case in cases])
+        return _cut(self, assembly, clock, time_s, power_w, accounting or Accounting())
+
+    def time_and_power(self, assembly: Assembly) -> tuple[Floats, Floats]:
+        """Seconds per call and board watts of every row, power caps applied."""
+        columns = assembly.columns
+        time_s = self.roofline.time_s(columns)
+        power_w = self.roofline.power_w(columns, time_s)
+        caps = np.array([case.power_limit_w or np.inf for case in assembly.cases])[assembly.row_case] * self.roofline.power_ceiling
+        if np.isfinite(caps).any():
+            time_s, power_w = capped(columns, time_s, power_w, caps, self.roofline)
+        return time_s, power_w
+
+
+def _cut(
+    predictor: Predictor, assembly: Assembly, clock: Clock, time_s: Floats, power_w: Floats, accounting: Accounting
+) -> list[Prediction]:
+    """One prediction per case out of the arrays of all."""
+    first_row = np.searchsorted(assembly.row_case, np.arange(len(assembly.cases) + 1))
+    first_step = np.searchsorted(assembly.step_case, np.arange(len(assembly.cases) + 1))
+    first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], np.arange(len(assembly.cases) + 1))
+    row_of_stage = first_row[assembly.step_case[assembly.stage_step]]
+    wait_w = predictor.roofline.wait_power_w({name: assembly.columns[name][row_of_stage] for name in ("active_idle_w", "limit_w")})
+    identity = {"name": predictor.name, "sha256": predictor.sha256}
+    predictions = []
+    for number in range(len(assembly.cases)):
+        working = Working(
+            assembly=assembly,
+            clock=clock,
+            time_s=time_s,
+            power_w=power_w,
+            wait_power_w=wait_w,
+            rows=slice(int(first_row[number]), int(first_row[number + 1])),
+            stages=slice(int(first_stage[number]), int(first_stage[number + 1])),
+            steps=slice(int(first_step[number]), int(first_step[number + 1])),
+        )
+        predictions.append(_prediction(number, working, accounting, identity))
+    return predictions
+
+
+def _prediction(number: int, working: Working, accounting: Accounting, identity: Mapping[str, str]) -> Prediction:
+    assembly, steps = working.assembly, working.steps
+    case, plan = assembly.cases[number], assembly.schedules[number]
+    step_s = working.clock.step_s[steps]
+    seconds: dict[Phase, float] = {
+        "prefill": float((assembly.prefill_steps[steps] * step_s).sum()),
+        "decode": float((assembly.decode_steps[steps] * step_s).sum()),
+    }
+    latency_s, tokens = seconds["prefill"] + seconds["decode"], plan.output_tokens
+    ttft_s = min(plan.ttft_steps * float(step_s[0]), latency_s)
+    energies = phase_energies(working, plan.sharing)
+    parts = {
+        phase: accounting.breakdown(energies[phase], seconds=seconds[phase] / plan.sharing, deployment=case.deployment) for phase in PHASES
+    }
+    whole = (sum(energies[phase][kind] for phase in PHASES) for kind in range(3))
+    breakdown = accounting.breakdown(
+        cast("tuple[float, float, float]", tuple(whole)), seconds=latency_s / plan.sharing, deployment=case.deployment
+    )
+    return Prediction(
+        request=case.request,
+        deployment=case.deployment,
+        breakdown=breakdown,
+        prefill=parts["prefill"],
+        decode=parts["decode"],
+        latency_s=latency_s,
+        ttft_s=ttft_s,
+        tpot_s=(latency_s - ttft_s) / (tokens - 1) if tokens > 1 else None,
+        itl_s=float(step_s[-1]) if seconds["decode"] > 0 else None,
+        time_per_token_s=latency_s / tokens if tokens else None,
+        avg_power_w=breakdown.gpu_j * plan.sharing / latency_s,
+        scope=accounting.scope,
+        warnings=_warnings(case),
+        predictor=identity,
+        power_limit_w=case.power_limit_w or case.deployment.cluster.gpu.limit_w,
+        working=working,
+    )
+
+
+def _warnings(case: Case) -> tuple[str, ...]:
+    deployment, request, texts = case.deployment, case.request, []
+    longest = request.prompt_tokens + request.mean_output_tokens
+    context = request.prompt_tokens + request.mean_output_tokens * request.length_spread / 2
+    fits = deployment.largest_batch(context)
+    if fits < request.batch:
+        texts.append(
+            f"the KV cache of batch {request.batch:g} does not fit beside the weights; about {int(fits)} requests per data-parallel rank do"
+        )
+    if deployment.llm.max_context and longest > deployment.llm.max_context:
+        texts.append(f"{longest:g} tokens are more than the {deployment.llm.max_context} that {deployment.llm.name} was trained for")
+    texts += deployment.llm.notes
+    return tuple(texts)
+
+
+@lru_cache(maxsize=64)
+def _hash_of(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def make_case(
+    llm: str | LLM | Mapping[str, object],
+    *,
+    gpu: str | Gpu | None = None,
+    cluster: str | Cluster | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    micro_batches: int | None = None,
+    batch: float = 1,
+    prompt_tokens: float,
+    output_tokens: OutputTokens,
+    cached_prompt_tokens: float = 0,
+    dtype: Dtype | None = None,
+    kv_dtype: Dtype | None = None,
+    engine: str | Engine = "vllm",
+    mode: Mode | None = None,
+    power_limit_w: float | None = None,
+) -> Case:
+    """Check the arguments of `predict_energy` and put them together; `predict` answers a list of these at once."""
+    plan = ParallelPlan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batches=micro_batches)
+    request = Request(
+        prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch, cached_prompt_tokens=cached_prompt_tokens, mode=mode
+    )
+    for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype)):
+        if value is not None and value not in DTYPES:
+            raise InputError(f"{name} = {value!r} is not known; allowed: {', '.join(DTYPES)}")
+    where = _cluster_for(gpu, cluster, plan.gpus)
+    deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=dtype, kv_dtype=kv_dtype)
+    if power_limit_w is not None:
+        power_limit_w = _power_limit(power_limit_w, where.gpu)
+    return Case(request, deployment, power_limit_w)
+
+
+def _power_limit(value: float, gpu: Gpu) -> float:
+    limit_w = as_float("power_limit_w", value, above=True)
+    if not gpu.active_idle_w < limit_w <= gpu.limit_w:
+        raise InputError(
+            f"power_limit_w = {limit_w:g} W is outside what {gpu.name} can hold; allowed: above {gpu.active_idle_w:g} W (active idle) "
+            f"and at most {gpu.limit_w:g} W"
+        )
+    return limit_w
+
+
+def _cluster_for(gpu: str | Gpu | None, cluster: str | Cluster | None, gpus: int) -> Cluster:
+    if (gpu is None) == (cluster is None):
+        came = "both gpu and cluster" if gpu is not None else "neither gpu nor cluster"
+        raise InputError(f"{came} given; give one: gpu='h100-sxm-80gb' (its common host) or cluster=Cluster(...) or a TOML file")
+    if cluster is not None:
+        return load_cluster(cluster)
+    return load_cluster(cast("str | Gpu", gpu), gpus=gpus)
+
+
+def predict_many(
+    configurations: Iterable[Mapping[str, Any]], *, predictor: str | Predictor | None = None, accounting: Accounting | None = None
+) -> list[Prediction]:
+    """Predictions for many configurations in one vectorised pass.
+
+    Args:
+        configurations: keyword arguments of `predict_energy`, one mapping each, without scope, pue, exclusive_host and predictor.
+        predictor: as in `predict_energy`.
+        accounting: which watts are counted; default GPU boards.
+    """
+    cases = [make_case(**configuration) for configuration in configurations]
+    return load_predictor(predictor).predict(cases, accounting=accounting)
+
+
+def predict_energy(
+    llm: str | LLM | Mapping[str, object],
+    *,
+    gpu: str | Gpu | None = None,
+    cluster: str | Cluster | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    micro_batches: int | None = None,
+    batch: float = 1,
+    prompt_tokens: float,
+    output_tokens: OutputTokens,
+    cached_prompt_tokens: float = 0,
+    dtype: Dtype | None = None,
+    kv_dtype: Dtype | None = None,
+    engine: str | Engine = "vllm",
+    mode: Mode | None = None,
+    scope: Scope = "gpu",
+    pue: float | None = None,
+    exclusive_host: bool = False,
+    power_limit_w: float | None = None,
+    predictor: str | Predictor | None = None,
+) -> Prediction:
+    """Joules that one LLM request costs, split into compute, communication and wait.
+
+    Args:
+        llm: catalogue name in either spelling, path of a Hugging Face `config.json`, a dict, or an `LLM`.
+        gpu: catalogue name or a `Gpu`; stands for the board's common host.
+        cluster: name, TOML file or `Cluster`, instead of `gpu`.
+        tp: tensor-parallel ranks; the deployment has `tp * pp * dp` GPUs [-].
+        pp: pipeline stages [-].
+        dp: data-parallel ranks: replicas, or attention-DP when `ep > 1` [-].
+        ep: ranks the experts are spread over: 1 or a divisor of `tp * dp` [-].
+        micro_batches: pieces of a batch in the pipeline; default `pp` [-].
+        batch: requests in flight per data-parallel rank [-].
+        prompt_tokens: tokens in, cached ones included [-].
+        output_tokens: tokens out: a number, a list of observed lengths or a `LengthDistribution`; 0 is prefill only [-].
+        cached_prompt_tokens: prompt tokens found in the prefix cache [-].
+        dtype: storage of the weights; default as the checkpoint says.
+        kv_dtype: storage of the KV cache; default as the checkpoint says.
+        engine: "vllm", "sglang", "trtllm", optionally with a version.
+        mode: "static" or "steady"; default static at batch 1, steady above.
+        scope: "gpu" boards, "host" with CPU, memory, fans and PSU loss, "facility" with PUE.
+        pue: power usage effectiveness, for scope "facility" [-].
+        exclusive_host: count the whole host, idle neighbour boards included.
+        power_limit_w: per board, below the board's own limit [W].
+        predictor: name, path or `Predictor`; default the shipped one.
+
+    Returns:
+        A `Prediction`; `energy_j` in joules per request.
+
+    Raises:
+        PiePError: with one line that says what came, what is allowed and what to do.
+
+    >>> p = predict_energy("llama-3.1-8b", gpu="h100-sxm-80gb", batch=16, prompt_tokens=150, output_tokens=300)
+    >>> p.mode, p.gpus
+    ('steady', 1)
+    >>> abs(p.breakdown.compute_j + p.breakdown.communication_j + p.breakdown.wait_j - p.energy_j) < 1e-9 * p.energy_j
+    True
+    """
+    accounting = Accounting(scope=scope, pue=pue, exclusive_host=exclusive_host)
+    case = make_case(
+        llm, gpu=gpu, cluster=cluster, tp=tp, pp=pp, dp=dp, ep=ep, micro_batches=micro_batches, batch=batch, prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens, cached_prompt_tokens=cached_prompt_tokens, dtype=dtype, kv_dtype=kv_dtype, engine=engine, mode=mode,
+        power_limit_w=power_limit_w,
+    )  # fmt: skip
+    return load_predictor(predictor).predict([case], accounting=accounting)[0]
+
+
+_PHYSICS = Predictor()
+
+
+def load_predictor(predictor: str | Predictor | None = None) -> Predictor:
+    """The predictor of that name; the default when none is given."""
+    if isinstance(predictor, Predictor):
+        return predictor
+    if predictor in (None, "physics"):
+        return _PHYSICS
+    raise InputError(f"no predictor {predictor!r}; known: physics")

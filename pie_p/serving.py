@@ -1,0 +1,242 @@
+"""The serving layer: from times of operators to times of engine steps, and the waits that fill the gaps.
+
+One pipeline stage in one step, all its micro-batches:
+
+    | kernels and collectives | launch gaps | skew at collectives | expert imbalance |  bubble  |  host gap |
+    |<------------------- busy with this step -------------------->|
+    |<------------------------------ round of the pipeline --------------------->|
+    |<---------------------------------------- one engine step ------------------------------------------>|
+
+What is neither compute nor communication is wait, and each wait has its cause. All arrays cover many configurations at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_p.deployment import Deployment
+from pie_p.features import KIND_CODE, Columns, featurize
+from pie_p.hardware import Cluster
+from pie_p.layers import Step
+from pie_p.physics import Floats, is_collective, smooth_max
+from pie_p.tree import Row, Schedule, expand, micro_batches, schedule
+from pie_p.workload import Request
+
+WaitCause = Literal["launch", "skew", "expert_imbalance", "bubble", "host"]
+WAIT_CAUSES: Final[tuple[WaitCause, ...]] = get_args(WaitCause)
+
+
+class ServingCosts(NamedTuple):
+    """What an engine's host side and its launches cost. Priors from fits on ML.ENERGY (method page); calibration replaces them.
+
+    A field holds one number, or one per case or step once `gather_costs` has spread them.
+    """
+
+    launch_s: Any = 1.2e-6  # gap between kernels of a replayed graph [s]
+    eager_launch_s: Any = 4.0e-6  # the same when kernels are launched one by one [s]
+    host_step_s: Any = 0.4e-3  # scheduler and sampler, once per step, not overlapped [s]
+    host_sequence_s: Any = 48e-6  # per running sequence and step, overlapped with the GPU's work [s]
+    host_prompt_s: Any = 1.0e-3  # per prompt that enters [s]
+    host_overlap_power: Any = 3.0  # exponent of the smooth maximum of GPU and host time [-]
+    jitter: Any = 0.01  # spread of a rank's compute time between collectives, as a share of it [-]
+
+
+def gather_costs(costs: Sequence[ServingCosts], which: NDArray[np.int64]) -> ServingCosts:
+    """Costs per case spread to steps: every field becomes an array."""
+    table = np.array(costs, dtype=np.float64).reshape(len(costs), len(ServingCosts._fields))
+    return ServingCosts(*table[which].T)
+
+
+class Case(NamedTuple):
+    """One configuration to answer."""
+
+    request: Request
+    deployment: Deployment
+    power_limit_w: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """Many cases flattened: rows (operators), stages (pipeline stage x step) and steps, each pointing to its owner."""
+
+    cases: Sequence[Case]
+    schedules: list[Schedule]
+    rows: list[Row]
+    columns: Columns
+    row_case: NDArray[np.int64]
+    row_stage: NDArray[np.int64]
+    calls: Floats  # per step on each rank of the stage [-]
+    stage_step: NDArray[np.int64]
+    stage_ranks: Floats  # ranks of the stages together, data-parallel ones included [-]
+    stage_count: Floats  # stages of this kind [-]
+    step_case: NDArray[np.int64]
+    decode_steps: Floats  # per request's life [-]
+    prefill_steps: Floats  # per request's life [-]
+    pieces: Floats  # micro-batches [-]
+    decode_sequences: Floats
+    prefill_sequences: Floats
+    prompts_ending: Floats
+    group_size: Floats  # ranks that meet at tensor-parallel collectives [-]
+    expert_group: Floats  # ranks that hold the experts [-]
+    expert_choices: Floats  # tokens times experts per token, of one step, over all those ranks [-]
+    eager: NDArray[np.bool_]  # kernels launched one by one
+
+
+def assemble(cases: Sequence[Case]) -> Assembly:
+    """Expand every case and flatten the result."""
+    schedules = [schedule(case.request, case.deployment) for case in cases]
+    rows: list[Row] = []
+    row_case, row_stage = [], []
+    stages: list[tuple[int, float, float]] = []
+    steps: list[tuple[float, ...]] = []
+    for number, (case, plan) in enumerate(zip(cases, schedules, strict=True)):
+        first_stage = len(stages)
+        expanded = expand(plan, case.deployment)
+        kinds = len(case.deployment.stages)
+        rows += expanded
+        row_case += [number] * len(expanded)
+        row_stage += [first_stage + row.step * kinds + row.stage for row in expanded]
+        for planned in plan.steps:
+            stages += [(len(steps), _ranks(case.deployment) * stage.count, float(stage.count)) for stage in case.deployment.stages]
+            steps.append((number, *_step_figures(case.deployment, planned.step), planned.decode_steps, planned.prefill_steps))
+    which, clusters = _clusters(cases)
+    row_cases = np.array(row_case, dtype=np.int64)
+    stage_table = np.array(stages, dtype=np.float64).reshape(-1, 3)
+    table = np.array(steps, dtype=np.float64).reshape(len(steps), -1)
+    return Assembly(
+        cases=cases,
+        schedules=schedules,
+        rows=rows,
+        columns=featurize([row.operator for row in rows], clusters, which[row_cases]),
+        row_case=row_cases,
+        row_stage=np.array(row_stage, dtype=np.int64),
+        calls=np.array([row.calls for row in rows], dtype=np.float64),
+        stage_step=stage_table[:, 0].astype(np.int64),
+        stage_ranks=stage_table[:, 1],
+        stage_count=stage_table[:, 2],
+        step_case=table[:, 0].astype(np.int64),
+        pieces=table[:, 1],
+        decode_sequences=table[:, 2],
+        prefill_sequences=table[:, 3],
+        prompts_ending=table[:, 4],
+        group_size=table[:, 5],
+        expert_group=table[:, 6],
+        expert_choices=table[:, 7],
+        eager=table[:, 8] > 0,
+        decode_steps=table[:, 9],
+        prefill_steps=table[:, 10],
+    )
+
+
+def _ranks(deployment: Deployment) -> float:
+    return float(deployment.plan.tp * deployment.plan.dp)
+
+
+def _step_figures(deployment: Deployment, step: Step) -> tuple[float, ...]:
+    plan = deployment.plan
+    sharing = plan.dp if plan.attention_dp else 1
+    return (
+        micro_batches(step, deployment),
+        step.decode_sequences,
+        step.prefill_sequences,
+        step.prefill_sequences * step.prefill_ends,
+        float(plan.tp * sharing),
+        float(plan.ep),
+        step.tokens * sharing * deployment.experts_per_token,
+        float(step.sequences > deployment.engine.graph_sequences or step.prefill_sequences > 0),
+    )
+
+
+def _clusters(cases: Sequence[Case]) -> tuple[NDArray[np.int64], list[Cluster]]:
+    """The distinct clusters, and for each case which one."""
+    numbers: dict[Cluster, int] = {}
+    which = [numbers.setdefault(case.deployment.cluster, len(numbers)) for case in cases]
+    return np.array(which, dtype=np.int64), list(numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """Seconds per step and per stage; the waits by cause."""
+
+    step_s: Floats  # one engine step [s]
+    waits_s: dict[WaitCause, Floats]  # per stage and step, on each of its ranks [s]
+
+
+def run_clock(assembly: Assembly, time_s: Floats, case_costs: Sequence[ServingCosts]) -> Clock:
+    """Times of steps and the waits inside them, from the times of the operators.
+
+    Args:
+        assembly: the flattened cases.
+        time_s: seconds per call of each row.
+        case_costs: host and launch costs of each case's engine.
+    """
+    costs = gather_costs(case_costs, assembly.step_case)
+    stages, of_step = len(assembly.stage_step), assembly.stage_step
+    spent = assembly.calls * time_s
+    collective = is_collective(assembly.columns)
+
+    def per_stage(values: Floats) -> Floats:
+        return np.asarray(np.bincount(assembly.row_stage, weights=values, minlength=stages), dtype=np.float64)
+
+    expert_s = per_stage(spent * (assembly.columns["kind_code"] == KIND_CODE["experts"]))
+    launch = per_stage(assembly.calls) * np.where(assembly.eager, costs.eager_launch_s, costs.launch_s)[of_step]
+    skew = per_stage(spent * ~collective) * (costs.jitter * expected_lag(assembly.group_size))[of_step]
+    imbalance = expert_s * expert_imbalance(assembly)[of_step]
+    busy = per_stage(spent) + launch + skew + imbalance
+    round_s = _pipeline_round(assembly, busy)
+    host = costs.host_sequence_s * (assembly.decode_sequences + assembly.prompts_ending) + costs.host_prompt_s * assembly.prompts_ending
+    step_s = smooth_max(round_s, host, power=costs.host_overlap_power) + costs.host_step_s
+    waits: dict[WaitCause, Floats] = {
+        "launch": launch,
+        "skew": skew,
+        "expert_imbalance": imbalance,
+        "bubble": np.maximum(round_s[of_step] - busy, 0.0),
+        "host": (step_s - round_s)[of_step],
+    }
+    return Clock(step_s=step_s, waits_s=waits)
+
+
+def _pipeline_round(assembly: Assembly, busy: Floats) -> Floats:
+    """Time of one step through the pipeline [s].
+
+    With m micro-batches and stage times t per micro-batch: a decode step can start again when its first micro-batch has come through,
+    so a round takes `max(m max t, sum t)`; a step of prompts alone fills and drains, `(m - 1) max t + sum t`.
+    """
+    steps, of_step = len(assembly.step_case), assembly.stage_step
+    per_piece = busy / assembly.pieces[of_step]
+    slowest = np.zeros(steps)
+    np.maximum.at(slowest, of_step, per_piece)
+    through = np.bincount(of_step, weights=per_piece * assembly.stage_count, minlength=steps)
+    decoding = assembly.decode_sequences > 0
+    return np.where(decoding, np.maximum(assembly.pieces * slowest, through), (assembly.pieces - 1) * slowest + through)
+
+
+def expected_lag(group: Floats) -> Floats:
+    """Expected largest of g standard normals: how far the last of g equal ranks lags behind the mean, in spreads [-].
+
+    Exact for g = 1, 2, 3 (0, 0.5642, 0.8463); beyond, Blom's approximation of normal order statistics (1958) without tables.
+
+    >>> [round(float(lag), 3) for lag in expected_lag(np.array([1.0, 2.0, 8.0]))]
+    [0.0, 0.564, 1.424]
+    """
+    size = np.maximum(group, 1.0)
+    exact = np.select([size <= 1, size <= 2, size <= 3], [0.0, 0.5641896, 0.8462844], default=0.0)
+    share = (size - 0.375) / (size + 0.25)  # Blom's plotting position of the largest
+    tail = np.sqrt(-2.0 * np.log(np.maximum(1.0 - share, 1e-12)))  # Hastings' rational quantile, Abramowitz & Stegun 26.2.23
+    quantile = tail - (2.515517 + 0.802853 * tail + 0.010328 * tail**2) / (1.0 + 1.432788 * tail + 0.189269 * tail**2 + 0.001308 * tail**3)
+    return np.where(size <= 3, exact, quantile)
+
+
+def expert_imbalance(assembly: Assembly) -> Floats:
+    """Extra time of the fullest expert rank, as a share of the mean rank's expert time [-].
+
+    Tokens fall on ranks like a multinomial draw: the count on one of g ranks has mean n/g and relative spread sqrt((g - 1) / n).
+    """
+    group, choices = assembly.expert_group, np.maximum(assembly.expert_choices, 1.0)
+    spread = np.sqrt(np.maximum(group - 1.0, 0.0) / choices)
+    return np.where(group > 1, np.minimum(expected_lag(group) * spread, group - 1.0), 0.0)
