@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import resource
+import shlex
 import statistics
 import subprocess
 import sys
@@ -35,7 +36,7 @@ class Tool:
     name: str
     requirement: str
     script: str
-    cold: tuple[str, ...]  # argv; the first word is found in the environment's bin folder
+    cold: str  # the first word is found in the environment's bin folder
 
 
 TOOLS = (
@@ -43,16 +44,15 @@ TOOLS = (
         "pie_p",
         str(ROOT),
         "time_pie_p.py",
-        ("pie-p", "predict", "llama-3.1-70b", "--gpu", "h100-sxm-80gb", "--tp", "4", "--batch", "16")
-        + ("--prompt-tokens", "150", "--output-tokens", "300", "--json"),
+        "pie-p predict llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --batch 16 --prompt-tokens 150 --output-tokens 300 --json",
     ),
-    Tool("genz-llm", "genz_llm==0.0.16", "time_genz.py", ("python", "-c", "import time_genz; time_genz.load()()")),
+    Tool("genz-llm", "genz_llm==0.0.16", "time_genz.py", "python -c 'import time_genz; time_genz.load()()'"),
     Tool(
         "aiconfigurator",
         "aiconfigurator==0.12.0",
         "time_aiconfigurator.py",
-        ("aiconfigurator", "cli", "estimate", "--model-path", "meta-llama/Meta-Llama-3.1-70B", "--system", "h100_sxm", "--backend", "vllm")
-        + ("--isl", "150", "--osl", "300", "--batch-size", "16", "--tp-size", "4"),
+        "aiconfigurator cli estimate --model-path meta-llama/Meta-Llama-3.1-70B --system h100_sxm --backend vllm"
+        " --isl 150 --osl 300 --batch-size 16 --tp-size 4",
     ),
 )
 
@@ -107,14 +107,15 @@ def cold(tool: Tool, environment: Path) -> dict[str, float]:
     environ = os.environ | {"PYTHONPATH": str(HERE)}
     walls_s, peaks_bytes = [], []
     for _ in range(1 + COLD_RUNS):
-        argv = [str(environment / "bin" / tool.cold[0]), *tool.cold[1:]]
+        program, *arguments = shlex.split(tool.cold)
+        argv = [str(environment / "bin" / program), *arguments]
         start_s = time.perf_counter()
         child = subprocess.Popen(argv, env=environ, cwd=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(child.pid, 0)
         walls_s.append(time.perf_counter() - start_s)
         peaks_bytes.append(peak_bytes(usage))
         if status:
-            raise SystemExit(f"{tool.name}: the cold command failed with {os.waitstatus_to_exitcode(status)}: {' '.join(argv)}")
+            raise SystemExit(f"{tool.name}: the cold command failed with {os.waitstatus_to_exitcode(status)}: {tool.cold}")
     return {"cold_s": statistics.median(walls_s[1:]), "cold_peak_bytes": max(peaks_bytes)}
 
 
@@ -135,13 +136,15 @@ def as_page(results: dict[str, dict[str, float]]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        "The same question to each tool: Llama-3.1-70B on 4 x H100 (TP 4), batch 16, 150 prompt and 300 output tokens. pie_p answers with joules",
-        "by kind; genz-llm and aiconfigurator answer with times. In brackets: how many times pie_p's figure.",
+        "The same question to each tool: Llama-3.1-70B on 4 x H100 (TP 4), batch 16, 150 prompt and 300 output tokens. pie_p answers with",
+        "joules by kind; genz-llm and aiconfigurator answer with times. In brackets: how many times pie_p's figure.",
         "",
         "| | " + " | ".join(names) + " |",
         "|---|" + "---|" * len(names),
     ]
-    lines += [f"| {label} | " + " | ".join(cell(results, name, key, unit, scale) for name in names) + " |" for key, label, unit, scale in ROWS]
+    lines += [
+        f"| {label} | " + " | ".join(cell(results, name, key, unit, scale) for name in names) + " |" for key, label, unit, scale in ROWS
+    ]
     lines += ["", f"{machine()}. Made by `python benchmarks/run.py` on {datetime.now(timezone.utc):%Y-%m-%d}.", ""]
     return "\n".join(lines)
 

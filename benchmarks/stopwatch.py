@@ -11,7 +11,9 @@ from collections.abc import Callable
 REPEATS = 21
 
 
-def measure(tool: str, load: Callable[[], Callable[[], object]], *, repeats: int = REPEATS, extra: dict[str, Callable[[], object]] | None = None) -> None:
+def measure(
+    tool: str, load: Callable[[], Callable[[], object]], *, repeats: int = REPEATS, extra: dict[str, Callable[[], object]] | None = None
+) -> None:
     """Import time, first call, and the median of `repeats` warm calls [s]; `extra` names further calls, timed once after one warm-up.
 
     `load` imports the tool and returns the call to time.
@@ -29,7 +31,7 @@ def measure(tool: str, load: Callable[[], Callable[[], object]], *, repeats: int
     print()
 
 
-def _seconds(call: Callable[[], object]) -> float:
+def _seconds(call: Call) -> float:
     start_s = time.perf_counter()
     call()
     return time.perf_counter() - start_s

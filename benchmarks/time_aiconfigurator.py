@@ -1,4 +1,4 @@
-"""aiconfigurator: one `cli_estimate`, Llama-3.1-70B on 4 x H100 under TP 4 with vLLM (its tables hold times; power where a table has it)."""
+"""aiconfigurator: one `cli_estimate`, Llama-3.1-70B on 4 x H100 under TP 4 with vLLM: times from its tables."""
 
 from __future__ import annotations
 
