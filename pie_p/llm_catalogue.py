@@ -62,7 +62,7 @@ def _index() -> dict[str, tuple[str, str]]:
         for head, following in zip(heads, [*heads[1:], None], strict=True):
             section = text[head.start() : following.start() if following else len(text)]
             for spelling in (head[1], *re.findall(r'"([^"]+)"', head[2])):
-                spellings[_plain(spelling)] = (head[1], section)
+                spellings[_key(spelling)] = (head[1], section)
     return spellings
 
 
@@ -78,7 +78,12 @@ def llm_names() -> tuple[str, ...]:
 
 def _plain(name: str) -> str:
     """Lower case, without the organisation and its prefix on the name."""
-    return re.sub(r"^(meta|nvidia)-(?=llama|nemotron)", "", name.strip().lower().rsplit("/", 1)[-1].replace("_", "-"))
+    return re.sub(r"^(meta|nvidia)-(?=llama|nemotron)", "", name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace("quantized.", ""))
+
+
+def _key(spelling: str) -> str:
+    """What spellings are compared by: dashes do not matter, so `llama3.1-8b` is `llama-3.1-8b`."""
+    return _plain(spelling).replace("-", "")
 
 
 def _spellings(name: str) -> Iterator[str]:
@@ -99,23 +104,22 @@ def find_llm(name: str) -> LLM | None:
     'fp8'
     """
     for spelling in _spellings(name):
-        if spelling in _index():
-            catalogue_id, section = _index()[spelling]
-            return _stored_as(_load_entry(catalogue_id, section), name)
+        entry = _index().get(_key(spelling))
+        if entry is not None:
+            return _stored_as(_load_entry(*entry), name)
     return None
 
 
-def unknown_llm(name: str) -> UnknownLLMError:
-    """The error for a name that is neither bundled nor a file."""
+def unknown_llm(name: str, *, why: str = "") -> UnknownLLMError:
+    """The error for a name that is neither bundled nor a file nor on the hub."""
     spelling = list(_spellings(name[:200]))[-1]
     near = did_you_mean(spelling, llm_names())
-    return UnknownLLMError(f"no LLM {name[:200]!r} in the catalogue and no config.json at that path.{near} {HOW_TO}")
+    return UnknownLLMError(f"no LLM {name[:200]!r} in the catalogue and no config.json at that path.{near}{why} {HOW_TO}")
 
 
 def _stored_as(llm: LLM, name: str) -> LLM:
     """The LLM with the dtype that its checkpoint's name says, if it says one that the catalogue id does not."""
-    written = set(_plain(name).split("-")) - (set(llm.name.split("-")))
-    said: list[Dtype] = [DTYPE_WORDS[word] for word in _plain(name).split("-") if word in DTYPE_WORDS and word in written]
+    said = [DTYPE_WORDS[word] for word in _plain(name).split("-") if word in DTYPE_WORDS]
     if not said or said[0] == llm.dtype:
         return llm
     kept = frozenset(_entry_table(llm.name).get("high_precision_if", {}).get(said[0], llm.high_precision))
@@ -124,7 +128,7 @@ def _stored_as(llm: LLM, name: str) -> LLM:
 
 @cache
 def _entry_table(catalogue_id: str) -> dict[str, Any]:
-    section = _index()[_plain(catalogue_id)][1]
+    section = _index()[_key(catalogue_id)][1]
     table: dict[str, Any] = tomllib.loads(section)[catalogue_id]
     return table
 

@@ -84,7 +84,7 @@ class LatentAttention:
     """
 
     heads: int
-    query_rank: int | None  # width of the query latent; None: queries projected directly
+    query_rank: int | None = None  # width of the query latent; None: queries projected directly
     kv_rank: int  # width of the cached latent
     nope_dim: int  # per head, without position
     rope_dim: int  # per head, with position; one shared rope key per token in the cache
