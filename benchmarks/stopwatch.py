@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable
 
 REPEATS = 21
+Call = Callable[[], object]
 
 
-def measure(
-    tool: str, load: Callable[[], Callable[[], object]], *, repeats: int = REPEATS, extra: dict[str, Callable[[], object]] | None = None
-) -> None:
+def measure(tool: str, load: Callable[[], Call], *, repeats: int = REPEATS, extra: dict[str, Call] | None = None) -> None:
     """Import time, first call, and the median of `repeats` warm calls [s]; `extra` names further calls, timed once after one warm-up.
 
     `load` imports the tool and returns the call to time.
