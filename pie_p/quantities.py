@@ -27,16 +27,16 @@ def as_float(name: str, value: object, *, least: float = 0.0, above: bool = Fals
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         item = getattr(value, "item", None)  # a 0-d array or a scalar of another library
         if isinstance(value, (bool, str, bytes)) or item is None or getattr(value, "ndim", 0) != 0:
-            raise InputError(f"{name} = {value!r} is not a number; give one {_range(least, above, most)}")
+            raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
         value = item()
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise InputError(f"{name} = {value!r} is not a number; give one {_range(least, above, most)}")
+            raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) or number < least or number > most or (above and number == least):
-        raise InputError(f"{name} = {_short(value)} is not allowed; give a finite number {_range(least, above, most)}")
+        raise InputError(f"{name} = {shown(value)} is not allowed; give a finite number {_range(least, above, most)}")
     return number
 
 
@@ -48,15 +48,25 @@ def as_int(name: str, value: object, *, least: int = 1, most: int = 10**9) -> in
     """
     number = as_float(name, value, least=least, most=most)
     if number != int(number):
-        raise InputError(f"{name} = {_short(value)} is not a whole number; give one {_range(least, False, most)}")
+        raise InputError(f"{name} = {shown(value)} is not a whole number; give one {_range(least, False, most)}")
     return int(number)
+
+
+def shown(value: object, *, most: int = 40) -> str:
+    """What came, for a message: one short line whatever it is.
+
+    >>> shown("a" * 100)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
+    >>> shown(10**5000)
+    'a value of type int'
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001  (a repr may raise anything: an int of 5,000 digits, a foreign class)
+        return f"a value of type {type(value).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _range(least: float, above: bool, most: float) -> str:
     lower = f"above {least:g}" if above else f"of at least {least:g}"
     return lower if most >= 1e9 else f"{lower} and at most {most:g}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
