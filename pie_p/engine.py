@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from pie_p.errors import UnknownNameError, did_you_mean
+from pie_p.quantities import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +58,20 @@ def load_engine(engine: str | Engine) -> Engine:
     """
     if isinstance(engine, Engine):
         return engine
-    name, _, version = str(engine).strip().lower().partition("==")
+    name, _, version = (part.strip() for part in str(engine).lower()[:80].partition("=="))
     known = [one for one in ENGINES if one.name == name]
     if not known:
         names = sorted({one.name for one in ENGINES})
         near = did_you_mean(name, names) or " "
-        raise UnknownNameError(f"no engine {engine!r}; known: {', '.join(names)}, each optionally with ==VERSION.{near}".rstrip())
+        raise UnknownNameError(f"no engine {shown(engine)}; known: {', '.join(names)}, each optionally with ==VERSION.{near}".rstrip())
     if not version:
         return known[-1]
-    if not all(part[:1].isdigit() for part in version.split(".")):
-        raise UnknownNameError(f"engine {engine!r} has no version I can order; give one like {known[-1]}")
+    if not all(part.isascii() and part[:1].isdigit() for part in version.split(".")):
+        raise UnknownNameError(f"engine {shown(engine)} has no version I can order; give one like {known[-1]}")
     older = [one for one in known if _order(one.version) <= _order(version)]
     return older[-1] if older else known[0]
 
 
 def _order(version: str) -> tuple[int, ...]:
-    digits = ["".join(char for char in part if char.isdigit() or char == " ") for part in version.replace("rc", ".").split(".")]
+    digits = ["".join(char for char in part if char.isdigit()) for part in version.replace("rc", ".").split(".")]
     return tuple(int(part) for part in digits if part)
