@@ -20,7 +20,7 @@ from pie_p.llm import LLM, load_llm
 from pie_p.physics import Floats, Roofline, capped
 from pie_p.plan import ParallelPlan
 from pie_p.prediction import PHASES, Phase, Prediction, Scope, Working, phase_energies
-from pie_p.quantities import as_float
+from pie_p.quantities import as_float, shown
 from pie_p.serving import Assembly, Case, Clock, ServingCosts, assemble, run_clock
 from pie_p.units import DTYPES, Dtype
 from pie_p.workload import Mode, OutputTokens, Request
@@ -35,10 +35,10 @@ class Accounting:
     exclusive_host: bool = False
 
     def __post_init__(self) -> None:
-        if self.scope not in ("gpu", "host", "facility"):
-            raise InputError(f"scope = {self.scope!r} is not known; allowed: 'gpu', 'host', 'facility'")
+        if not isinstance(self.scope, str) or self.scope not in ("gpu", "host", "facility"):
+            raise InputError(f"scope = {shown(self.scope)} is not known; allowed: 'gpu', 'host', 'facility'")
         if not isinstance(self.exclusive_host, bool):
-            raise InputError(f"exclusive_host = {self.exclusive_host!r} is not a truth value; allowed: True, False")
+            raise InputError(f"exclusive_host = {shown(self.exclusive_host)} is not a truth value; allowed: True, False")
         if self.scope == "facility" and self.pue is None:
             raise InputError("scope='facility' needs pue, the power usage effectiveness of the site (for instance pue=1.2)")
         if self.pue is not None:
@@ -221,8 +221,8 @@ def make_case(
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch, cached_prompt_tokens=cached_prompt_tokens, mode=mode
     )
     for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype)):
-        if value is not None and value not in DTYPES:
-            raise InputError(f"{name} = {value!r} is not known; allowed: {', '.join(DTYPES)}")
+        if value is not None and (not isinstance(value, str) or value not in DTYPES):
+            raise InputError(f"{name} = {shown(value)} is not known; allowed: {', '.join(DTYPES)}")
     where = _cluster_for(gpu, cluster, plan.gpus)
     deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=dtype, kv_dtype=kv_dtype)
     if power_limit_w is not None:
@@ -340,6 +340,6 @@ def load_predictor(predictor: str | Predictor | None = None) -> Predictor:
     """The predictor of that name; the default when none is given."""
     if isinstance(predictor, Predictor):
         return predictor
-    if predictor in (None, "physics"):
+    if predictor is None or (isinstance(predictor, str) and predictor == "physics"):
         return _PHYSICS
-    raise InputError(f"no predictor {predictor!r}; known: physics")
+    raise InputError(f"no predictor {shown(predictor)}; known: physics")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pie_p.errors import InputError
-from pie_p.quantities import as_float
+from pie_p.quantities import as_float, shown
 
 Mode = Literal["static", "steady"]
 
@@ -63,10 +63,15 @@ class LengthDistribution:
         """
         if len(edges) != len(counts) + 1:
             raise InputError(f"{len(edges)} bin edges for {len(counts)} counts; a histogram has one more edge than counts")
-        total = sum(as_float("count", count) for count in counts)
+        places = [as_float("bin edge", edge, most=MAX_TOKENS) for edge in edges]
+        weights = [as_float("count", count) for count in counts]
+        total = sum(weights)
         if total <= 0:
             raise InputError("a histogram of output lengths needs at least one count above 0; every count is 0")
-        bins = list(zip(edges[:-1], edges[1:], counts, strict=True))
+        bins = list(zip(places[:-1], places[1:], weights, strict=True))
+        fallen = next(((low, high) for low, high, _ in bins if high < low), None)
+        if fallen:
+            raise InputError(f"bin edge {fallen[1]:g} follows {fallen[0]:g}; the edges of a histogram rise")
         return cls(
             mean=sum((low + high) / 2 * count for low, high, count in bins) / total,
             second_moment=sum((low * low + low * high + high * high) / 3 * count for low, high, count in bins) / total,
@@ -116,9 +121,9 @@ class Request:
         set_field(self, "mode", self._resolve_mode())
 
     def _resolve_mode(self) -> Mode:
-        if self.mode not in (None, "static", "steady"):
+        if self.mode is not None and (not isinstance(self.mode, str) or self.mode not in ("static", "steady")):
             raise InputError(
-                f"mode = {self.mode!r} is not known; allowed: 'static' (all start together), 'steady' (a server kept at batch)"
+                f"mode = {shown(self.mode)} is not known; allowed: 'static' (all start together), 'steady' (a server kept at batch)"
             )
         if self.mean_output_tokens == 0:
             if self.mode == "steady":
