@@ -62,7 +62,7 @@ class Rejected(_Frozen):
 
     file: str
     reason: str
-    rows: int = Field(ge=1)
+    rows: int = Field(ge=0)  # 0: the whole file was left unread
 
 
 class InputFile(_Frozen):

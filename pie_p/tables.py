@@ -63,6 +63,7 @@ _COUNTED: Final = (
     _number("kv_bytes", "B", "part of hbm_bytes that is KV cache or recurrent state", default=0.0),
     _number("payload_bytes", "B", "what one rank hands to the collective", default=0.0),
     _number("group_size", "-", "ranks that must meet; 1: no communication", default=1.0, least=1.0),
+    _number("hosts", "-", "hosts those ranks sit on", default=1.0, least=1.0),
     _text("dtype", "storage of the weights", default="bf16"),
     _text("kv_dtype", "storage of the KV cache", default="bf16"),
     _number("tokens", "-", "rows of the activation; for attention: query tokens per sequence", default=0.0),
@@ -83,7 +84,6 @@ _PLACE: Final = (
     _text("engine_version", "its version"),
     _text("kernel_source", "backend or implementation, as the measurer named it"),
     _text("link", "how the ranks are joined"),
-    _number("hosts", "-", "hosts the ranks stand on", default=1.0, least=1.0),
     _text("detail", "what else distinguishes the row, as key=value pairs"),
 )
 
@@ -107,6 +107,7 @@ _WAITS: Final = (
     _text("preceding", "kind of the work before the wait"),
     _number("preceding_s", "s", "mean time of that work"),
     _number("group_size", "-", "ranks that must meet", default=None, least=1.0),
+    _number("hosts", "-", "hosts those ranks sit on", default=1.0, least=1.0),
     _number("payload_bytes", "B", "what one rank hands to the collective", default=0.0),
     _number("mean_s", "s", "mean wait of a rank", default=None),
     _number("p50_s", "s", "median wait", default=None),
@@ -126,6 +127,7 @@ _END_TO_END: Final = (
     _number("pp", "-", "pipeline stages", default=1.0, least=1.0),
     _number("dp", "-", "data-parallel ranks", default=1.0, least=1.0),
     _number("ep", "-", "ranks the experts are spread over", default=1.0, least=1.0),
+    _number("hosts", "-", "hosts the deployment sits on", default=1.0, least=1.0),
     _text("dtype", "storage of the weights", default="bf16"),
     _text("kv_dtype", "storage of the KV cache", default="bf16"),
     _number("batch", "-", "requests in flight per data-parallel rank, measured mean", default=None, above=True),
@@ -270,12 +272,18 @@ def repeats(table: Table) -> Array:
     >>> repeats(Table.from_columns("operators", time)).tolist()
     [False, False, True]
     """
-    key = np.zeros(table.rows, dtype=np.int64)
-    for values in table.columns.values():
+    return repeated_rows(table.columns)
+
+
+def repeated_rows(columns: Mapping[str, Array]) -> Array:
+    """The same for any columns of equal length."""
+    rows = len(next(iter(columns.values()))) if columns else 0
+    key = np.zeros(rows, dtype=np.int64)
+    for values in columns.values():
         codes = _codes(values)
-        if table.rows and codes.max():  # a constant column tells no rows apart
+        if rows and codes.max():  # a constant column tells no rows apart
             key = np.unique(key * (int(codes.max()) + 1) + codes, return_inverse=True)[1]
-    mask = np.ones(table.rows, dtype=bool)
+    mask = np.ones(rows, dtype=bool)
     mask[np.unique(key, return_index=True)[1]] = False
     return mask
 

@@ -46,6 +46,20 @@ SOURCES: Final[dict[str, Source]] = {
             licence="Apache-2.0",
             holds="end-to-end energy of vLLM 0.5.4 on H100, GPU boards",
         ),
+        Source(
+            name="aiconfigurator_power",
+            where="https://github.com/ai-dynamo/aiconfigurator",
+            version="095f58a5 (main) and dcc4320ed (branch)",
+            licence="Apache-2.0",
+            holds="time and board power per operator on H200 and B200",
+        ),
+        Source(
+            name="aiconfigurator_time",
+            where="https://pypi.org/project/aiconfigurator-core",
+            version="0.12.0",
+            licence="Apache-2.0",
+            holds="time per operator and collective on ten systems, no power",
+        ),
     )
 }
 
@@ -70,6 +84,7 @@ def import_source(
     gather: Callable[[Gathered], None] = import_module(f"pie_p.importers.{source.name}").gather
     gathered = Gathered(source.name, Path(path), progress)
     gather(gathered)
+    tables = gathered.whole()
     manifest = new_manifest(
         source.name,
         origin="imported",
@@ -79,7 +94,7 @@ def import_source(
         inputs=tuple(gathered.inputs),
         rejected=tuple(gathered.rejected),
     )
-    return save_profile(out, manifest, gathered.whole(), replace_existing=replace_existing)
+    return save_profile(out, manifest, tables, replace_existing=replace_existing)
 
 
 def source_named(name: str) -> Source:

@@ -18,14 +18,13 @@ from pie_p.errors import ProfileError
 from pie_p.parquet import read_columns
 from pie_p.profile_manifest import InputFile, Rejected
 from pie_p.storage import read_whole, sha256
-from pie_p.tables import Array, Table, TableName, repeats
+from pie_p.tables import Array, Table, TableName, repeated_rows
 
 Progress = Callable[[str, int, int], None]  # (what is read, files done, files in all)
 
 MOST_FILE_BYTES: Final = 1 << 30
 
-# Folder and device names of the public sets, as the catalogue names the GPU. Intel's Arc Pro B60 has no power limit or counter that
-# NVML reads, but its collectives say how PCIe without NVLink behaves; it keeps a name of its own.
+# Folder and device names of the public sets, as the catalogue names the GPU.
 GPU_NAMES: Final[dict[str, str]] = {
     "a100_sxm": "a100-sxm-80gb",
     "a100-sxm4-40gb": "a100-sxm-40gb",
@@ -41,7 +40,6 @@ GPU_NAMES: Final[dict[str, str]] = {
     "a40": "a40-48gb",
     "a100": "a100-sxm-80gb",
     "rtx_pro_6000_server": "rtx-pro-6000-96gb",
-    "b60": "arc-pro-b60-24gb",
 }
 
 
@@ -88,15 +86,25 @@ class Gathered:
             raise ProfileError(f"{path} unpacks to more than {MOST_FILE_BYTES} bytes")
         return unpacked
 
-    def is_repeat(self, path: Path, content: bytes, rows: int) -> bool:
-        """Whether the same bytes came before; a repeat is accounted for as rejected."""
-        digest = sha256(content)
-        self.inputs.append(InputFile(file=self.name(path), sha256=digest, rows=rows))
-        first = self._seen.setdefault(digest, self.name(path))
+    def is_repeat(self, path: Path, content: bytes, rows: int, *, measurements: bytes | None = None) -> bool:
+        """Whether the same came before; a repeat is accounted for as rejected.
+
+        Args:
+            path: the file.
+            content: its bytes.
+            rows: its rows [-].
+            measurements: what makes two files one measurement, when that is less than all their bytes.
+        """
+        self.inputs.append(InputFile(file=self.name(path), sha256=sha256(content), rows=rows))
+        first = self._seen.setdefault(sha256(content if measurements is None else measurements), self.name(path))
         if first == self.name(path):
             return False
         self.reject(path, f"repeats {first}", rows)
         return True
+
+    def skip(self, path: Path, reason: str) -> None:
+        """Account for a file that is not read at all."""
+        self.rejected.append(Rejected(file=self.name(path), reason=reason, rows=0))
 
     def reject(self, path: Path | str, reason: str, rows: int) -> None:
         """Account for rows that are read but not kept."""
@@ -104,19 +112,23 @@ class Gathered:
             file = path if isinstance(path, str) else self.name(path)
             self.rejected.append(Rejected(file=file, reason=reason, rows=int(rows)))
 
-    def add(self, path: Path | str, table: Table) -> None:
-        """Keep rows, exact repeats within the table left out and counted."""
-        again = repeats(table)
+    def unrepeated(self, path: Path, columns: dict[str, Array]) -> dict[str, Array]:
+        """A file's rows without those that repeat an earlier one in every column; they are accounted for."""
+        again = repeated_rows(columns)
         self.reject(path, "repeats another row of the file", int(again.sum()))
-        self.tables.append(table.select(~again) if again.any() else table)
+        return {name: values[~again] for name, values in columns.items()} if again.any() else columns
 
-    def add_rows(self, path: Path | str, name: TableName, rows: Iterable[dict[str, Any]]) -> None:
+    def add(self, table: Table) -> None:
+        """Keep rows."""
+        self.tables.append(table)
+
+    def add_rows(self, name: TableName, rows: Iterable[dict[str, Any]]) -> None:
         """Keep rows given one by one; for small tables."""
         listed = list(rows)
         if listed:
             keys = sorted({key for row in listed for key in row})
             columns = {key: [row.get(key, np.nan) for row in listed] for key in keys}
-            self.add(path, Table.from_columns(name, columns))
+            self.add(Table.from_columns(name, columns))
 
     def step(self, path: Path, done: int, total: int) -> None:
         """Tell the caller how far it is."""

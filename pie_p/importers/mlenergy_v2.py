@@ -24,7 +24,7 @@ def gather(gathered: Gathered) -> None:
     for done, path in enumerate(files, start=1):
         content = gathered.read(path, what="ML.ENERGY v2 result")
         if not gathered.is_repeat(path, content, 1):
-            gathered.add_rows(path, "end_to_end", [_row(gathered.source, path, json_object(content, what=str(path)))])
+            gathered.add_rows("end_to_end", [_row(gathered.source, path, json_object(content, what=str(path)))])
         gathered.step(path, done, len(files))
 
 

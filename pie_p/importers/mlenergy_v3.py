@@ -31,7 +31,7 @@ def gather(gathered: Gathered) -> None:
         if not isinstance(configurations, list) or not all(isinstance(item, dict) for item in configurations):
             raise ProfileError(f"{path} has no list of configurations; it is not an ML.ENERGY v3 result")
         if not gathered.is_repeat(path, content, len(configurations)):
-            gathered.add_rows(path, "end_to_end", _rows(gathered, path, record))
+            gathered.add_rows("end_to_end", _rows(gathered, path, record))
         gathered.step(path, done, len(files))
 
 
