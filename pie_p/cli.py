@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
 
 import typer
 
 from pie_p.errors import PiePError
+from pie_p.quantities import as_int, shown
+
+USAGE_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]  # click's; newer typer carries its own copy of click
 
 app = typer.Typer(
     name="pie-p",
     help="Joules per LLM request on multi-GPU clusters, without a GPU or a power meter at hand.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -21,13 +24,33 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with the same keys as Prediction.to_dict().")]
 
 
-def main() -> None:
-    """Entry point of `pie-p`: one line and exit code 2 for what the user can mend."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of `pie-p`: one line and exit code 2 for what the user can mend; help when nothing was asked."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
-        app()
+        sys.exit(app(words, prog_name="pie-p", standalone_mode=False))
     except PiePError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.exit(2)
+        _refuse(f"{type(error).__name__}: {error}")
+    except USAGE_ERROR as error:
+        _refuse(f"UsageError: {error.format_message().rstrip('.')}; see pie-p --help")  # type: ignore[attr-defined]
+    except typer.Abort:
+        _refuse("stopped")
+
+
+def _refuse(text: str) -> None:
+    sys.stderr.write(" ".join(text.split()) + "\n")
+    sys.exit(2)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{shown(text)} is not a number; give one like 300 or 0.5") from None
+
+
+def _figure(text: str) -> Any:
+    return typer.Option(help=text, parser=_number, metavar="NUMBER")
 
 
 def _print_json(value: Any) -> None:
@@ -40,15 +63,19 @@ def _console() -> Any:
     return Console(highlight=False)
 
 
-@app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and stop.")] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from pie_p import __version__
 
         sys.stdout.write(f"pie_p {__version__}\n")
         raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")] = False,
+) -> None:
+    """Joules per LLM request on multi-GPU clusters, without a GPU or a power meter at hand."""
 
 
 @app.command(
@@ -56,31 +83,32 @@ def _options(
 )
 def predict(
     llm: Annotated[str, typer.Argument(help="Name of an LLM (pie-p llms), or path of a Hugging Face config.json.")],
-    prompt_tokens: Annotated[float, typer.Option(help="Tokens in, cached ones included.")],
-    output_tokens: Annotated[float, typer.Option(help="Tokens out; 0 is prefill only.")],
+    prompt_tokens: Annotated[float, _figure("Tokens in, cached ones included.")],
+    output_tokens: Annotated[float, _figure("Tokens out; 0 is prefill only.")],
     gpu: Annotated[str | None, typer.Option(help="GPU board (pie-p hardware); its common host is assumed.")] = None,
     cluster: Annotated[str | None, typer.Option(help="TOML file of an own cluster, instead of --gpu.")] = None,
-    tp: Annotated[float, typer.Option(help="Tensor-parallel ranks.")] = 1,
-    pp: Annotated[float, typer.Option(help="Pipeline stages.")] = 1,
-    dp: Annotated[float, typer.Option(help="Data-parallel ranks.")] = 1,
-    ep: Annotated[float, typer.Option(help="Ranks the experts are spread over: 1 or a divisor of tp * dp.")] = 1,
-    micro_batches: Annotated[float | None, typer.Option(help="Pieces of a batch in the pipeline; default pp.")] = None,
-    batch: Annotated[float, typer.Option(help="Requests in flight per data-parallel rank.")] = 1,
-    cached_prompt_tokens: Annotated[float, typer.Option(help="Prompt tokens found in the prefix cache.")] = 0,
+    tp: Annotated[float, _figure("Tensor-parallel ranks.")] = 1,
+    pp: Annotated[float, _figure("Pipeline stages.")] = 1,
+    dp: Annotated[float, _figure("Data-parallel ranks.")] = 1,
+    ep: Annotated[float, _figure("Ranks the experts are spread over: 1 or a divisor of tp * dp.")] = 1,
+    micro_batches: Annotated[float | None, _figure("Pieces of a batch in the pipeline; default pp.")] = None,
+    batch: Annotated[float, _figure("Requests in flight per data-parallel rank.")] = 1,
+    cached_prompt_tokens: Annotated[float, _figure("Prompt tokens found in the prefix cache.")] = 0,
     dtype: Annotated[str | None, typer.Option(help="Storage of the weights: bf16 fp16 fp8 int8 int4 mxfp4 nvfp4.")] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="Storage of the KV cache.")] = None,
     engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm, optionally ==VERSION.")] = "vllm",
     mode: Annotated[str | None, typer.Option(help="static or steady; default static at batch 1, steady above.")] = None,
     scope: Annotated[str, typer.Option(help="gpu, host or facility.")] = "gpu",
-    pue: Annotated[float | None, typer.Option(help="Power usage effectiveness, for --scope facility.")] = None,
+    pue: Annotated[float | None, _figure("Power usage effectiveness, for --scope facility.")] = None,
     exclusive_host: Annotated[bool, typer.Option(help="Count the whole host, idle neighbour boards included.")] = False,
-    power_limit_w: Annotated[float | None, typer.Option(help="Power cap per board [W].")] = None,
+    power_limit_w: Annotated[float | None, _figure("Power cap per board [W].")] = None,
     predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.")] = None,
-    tree: Annotated[int, typer.Option(help="Also print GPU energy by operator, this deep.", min=0, max=6)] = 0,
+    tree: Annotated[float, _figure("Also print GPU energy by operator, this deep.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Predict the energy of one request."""
     arguments = {name: value for name, value in locals().items() if name not in ("llm", "tree", "as_json")}
+    depth = as_int("tree", tree, least=0, most=6)
     from pie_p.predictor import predict_energy
 
     prediction = predict_energy(llm, **arguments)
@@ -91,8 +119,8 @@ def predict(
 
     console = _console()
     console.print(report.prediction_table(prediction))
-    if tree:
-        console.print(report.tree_table(prediction, depth=tree))
+    if depth:
+        console.print(report.tree_table(prediction, depth=depth))
     for line in report.prediction_footer(prediction):
         console.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
 
