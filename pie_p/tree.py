@@ -80,7 +80,7 @@ def _static_steps(request: Request, deployment: Deployment) -> tuple[list[Planne
 
 def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
     batch, decodes = request.batch, max(0.0, request.mean_output_tokens - 1.0)
-    budget = max(1.0, deployment.engine.chunk_tokens - batch)
+    budget = max(1.0, deployment.engine.chunk_tokens - (batch - 1.0))  # the other running sequences take one token each
     chunks = max(1, ceil(request.new_prompt_tokens / budget))
     life = decodes + chunks
     mixed = min(batch * chunks, life)
