@@ -13,6 +13,7 @@ from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
 from pie_p.operators import COLLECTIVES
 from pie_p.physics import Floats
+from pie_p.quantities import as_int
 from pie_p.serving import WAIT_CAUSES, Assembly, Clock
 from pie_p.workload import Request
 
@@ -168,6 +169,7 @@ class Prediction:
 
         Waits are leaves of their own, e.g. "decode/wait/host".
         """
+        depth = as_int("depth", depth, most=100)
         sums: dict[str, float] = {}
         for operator in self._operators():
             place = "/".join(operator.path.split("/")[:depth])
