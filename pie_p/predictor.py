@@ -100,12 +100,18 @@ class Predictor:
         clock = run_clock(assembly, time_s, [self.costs_of(case.deployment.engine) for case in cases])
         return _cut(self, assembly, clock, time_s, power_w, accounting or Accounting())
 
+    def caps_w(self, cases: Sequence[Case]) -> Floats:
+        """Watts that a board settles at under each case's power limit; infinite where none was asked for."""
+        limits = np.array([case.power_limit_w or np.inf for case in cases])
+        idle = np.array([case.deployment.cluster.gpu.active_idle_w for case in cases])
+        return np.maximum(limits * self.roofline.power_ceiling, idle)
+
     def time_and_power(self, assembly: Assembly) -> tuple[Floats, Floats]:
         """Seconds per call and board watts of every row, power caps applied."""
         columns = assembly.columns
         time_s = self.roofline.time_s(columns)
         power_w = self.roofline.power_w(columns, time_s)
-        caps = np.array([case.power_limit_w or np.inf for case in assembly.cases])[assembly.row_case] * self.roofline.power_ceiling
+        caps = self.caps_w(assembly.cases)[assembly.row_case]
         if np.isfinite(caps).any():
             time_s, power_w = capped(columns, time_s, power_w, caps, self.roofline)
         return time_s, power_w
@@ -120,6 +126,7 @@ def _cut(
     first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], np.arange(len(assembly.cases) + 1))
     row_of_stage = first_row[assembly.step_case[assembly.stage_step]]
     wait_w = predictor.roofline.wait_power_w({name: assembly.columns[name][row_of_stage] for name in ("active_idle_w", "limit_w")})
+    wait_w = np.minimum(wait_w, predictor.caps_w(assembly.cases)[assembly.step_case[assembly.stage_step]])
     identity = {"name": predictor.name, "sha256": predictor.sha256}
     predictions = []
     for number in range(len(assembly.cases)):
@@ -163,7 +170,7 @@ def _prediction(number: int, working: Working, accounting: Accounting, identity:
         decode=parts["decode"],
         latency_s=latency_s,
         ttft_s=ttft_s,
-        tpot_s=(latency_s - ttft_s) / (tokens - 1) if tokens > 1 else None,
+        tpot_s=(latency_s - ttft_s) / (tokens - 1) if tokens >= 2 else None,
         itl_s=float(step_s[-1]) if seconds["decode"] > 0 else None,
         time_per_token_s=latency_s / tokens if tokens else None,
         avg_power_w=breakdown.gpu_j * plan.sharing / latency_s,
