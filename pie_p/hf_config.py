@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from pie_p.errors import LLMConfigError, UnsupportedLLMError
+from pie_p.errors import LLMConfigError, UnknownLLMError, UnsupportedLLMError
 from pie_p.hf_families import STACKS
 from pie_p.hf_fields import ConfigFields, read_json
 from pie_p.hf_hybrids import READERS
@@ -113,3 +113,16 @@ def llm_from_file(path: Path) -> LLM:
         config["quantization_config"] = read_json(beside).get("quantization")
     name = file.parent.resolve().name if file.name == "config.json" else file.stem
     return llm_from_config(config, name=name or None)
+
+
+def fetch_config(hub_id: str) -> Path:
+    """The `config.json` of a hub id, through `huggingface_hub` and its cache."""
+    try:
+        from huggingface_hub import hf_hub_download
+    except ImportError:
+        raise UnknownLLMError("To read it from the hub: pip install huggingface_hub, or give a path to its config.json.") from None
+    try:
+        return Path(str(hf_hub_download(hub_id, "config.json")))
+    except Exception as error:  # noqa: BLE001 - the hub's own errors: offline, gated, no such repository
+        reason = f"The hub did not give its config.json ({type(error).__name__})"
+        raise UnknownLLMError(f"{reason}; give a path to a downloaded one.") from None

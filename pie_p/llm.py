@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Mapping
@@ -11,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
-from pie_p.errors import LLMConfigError
-from pie_p.hf_config import llm_from_config, llm_from_file
+from pie_p.errors import LLMConfigError, UnknownLLMError
+from pie_p.hf_config import fetch_config, llm_from_config, llm_from_file
 from pie_p.llm_catalogue import find_llm, llm_names, published_parameters, unknown_llm
 from pie_p.llm_shape import LLM
 
@@ -89,12 +88,7 @@ def _holds_config(path: Path) -> bool:
 def _from_hub(hub_id: str) -> LLM:
     """The LLM of a hub id, whose config.json is fetched once and kept by `huggingface_hub`."""
     try:
-        hub = importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise unknown_llm(hub_id, why=" To read it from the hub: pip install huggingface_hub, or give a path to its config.json.") from None
-    try:
-        path = Path(str(hub.hf_hub_download(hub_id, "config.json")))
-    except Exception as error:  # noqa: BLE001 - the hub's own errors: offline, gated, no such repository
-        reason = f" The hub did not give its config.json ({type(error).__name__}); give a path to a downloaded one."
-        raise unknown_llm(hub_id, why=reason) from None
+        path = fetch_config(hub_id)
+    except UnknownLLMError as error:
+        raise unknown_llm(hub_id, why=f" {error}") from None
     return replace(llm_from_file(path), name=hub_id, source=f"https://huggingface.co/{hub_id}")

@@ -78,7 +78,8 @@ def llm_names() -> tuple[str, ...]:
 
 def _plain(name: str) -> str:
     """Lower case, without the organisation and its prefix on the name."""
-    return re.sub(r"^(meta|nvidia)-(?=llama|nemotron)", "", name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace("quantized.", ""))
+    own = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").replace("quantized.", "")
+    return re.sub(r"^(meta|nvidia)-(?=llama|nemotron)", "", own)
 
 
 def _key(spelling: str) -> str:

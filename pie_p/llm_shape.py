@@ -53,7 +53,8 @@ class LLM:
 
     def __post_init__(self) -> None:
         check_sizes(self)
-        if not isinstance(self.layers, tuple) or not 1 <= len(self.layers) <= MOST_LAYERS:
+        built = isinstance(self.layers, tuple) and all(isinstance(layer, Layer) for layer in self.layers)
+        if not built or not 1 <= len(self.layers) <= MOST_LAYERS:
             raise LLMConfigError(f"layers of {self.name!r:.80}: allowed: a tuple of 1 to {MOST_LAYERS} Layer")
         for dtype in (self.dtype, self.kv_dtype):
             check_dtype(dtype)
