@@ -104,7 +104,7 @@ class Predictor:
         """Watts that a board settles at under each case's power limit; infinite where none was asked for."""
         limits = np.array([case.power_limit_w or np.inf for case in cases])
         idle = np.array([case.deployment.cluster.gpu.active_idle_w for case in cases])
-        return np.maximum(limits * self.roofline.power_ceiling, idle)
+        return np.asarray(np.maximum(limits * self.roofline.power_ceiling, idle))
 
     def time_and_power(self, assembly: Assembly) -> tuple[Floats, Floats]:
         """Seconds per call and board watts of every row, power caps applied."""
