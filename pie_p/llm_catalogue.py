@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, Final
 
@@ -98,6 +98,7 @@ def _spellings(name: str) -> Iterator[str]:
         yield "-".join(words)
 
 
+@lru_cache(maxsize=4096)
 def find_llm(name: str) -> LLM | None:
     """The bundled LLM of that name, or None.
 
