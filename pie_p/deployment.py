@@ -213,7 +213,7 @@ def _cache_bytes(layer: Layer, deployment: Deployment, sequences: float, context
         seen = min(context_tokens, mixer.window) if mixer.window else context_tokens
         return sequences * seen * 2 * max(1.0, mixer.kv_heads / tp) * mixer.head_dim * per_value
     if isinstance(mixer, LatentAttention):
-        return sequences * context_tokens * (mixer.kv_rank + mixer.rope_dim) * per_value
+        return sequences * context_tokens * mixer.cached_values * per_value
     if isinstance(mixer, StateSpace):
         return sequences * mixer.heads * mixer.head_dim * mixer.state_dim * 4.0 / tp
     if isinstance(mixer, DeltaNet):

@@ -7,11 +7,15 @@ row-parallel projection of each half is followed by an all-reduce.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pie_p import operators as ops
 from pie_p.deployment import Deployment
 from pie_p.operators import Operator, windowed_mean
 from pie_p.shapes import Attention, DeltaNet, DenseFfn, LatentAttention, Layer, MoeFfn, StateSpace
+from pie_p.units import Dtype
+
+INDEX_DTYPE: Final[Dtype] = "fp8"  # keys and scores of the sparse-attention indexer (DeepSeek-V3.2-Exp report, section 2.1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,8 @@ def _latent_attention(mixer: LatentAttention, step: Step, deployment: Deployment
         rows.append(dense("q_proj", tokens, hidden, heads * key_dim))
     else:
         rows += [dense("q_down_proj", tokens, hidden, mixer.query_rank), dense("q_up_proj", tokens, mixer.query_rank, heads * key_dim)]
+    if mixer.index_heads:
+        rows += _indexer(mixer, step, deployment)
     if step.prefill_sequences:
         rows.append(dense("kv_up_proj", prefilled, mixer.kv_rank, heads * (mixer.nope_dim + mixer.value_dim)))
         rows.append(
@@ -148,6 +154,7 @@ def _latent_attention(mixer: LatentAttention, step: Step, deployment: Deployment
                 head_dim=key_dim,
                 value_dim=mixer.value_dim,
                 kv_width=latent,
+                window=mixer.index_top_k,
                 kv_dtype=deployment.kv_dtype,
             )
         )
@@ -157,7 +164,7 @@ def _latent_attention(mixer: LatentAttention, step: Step, deployment: Deployment
             ops.attention_decode(
                 "layer/attention/decode",
                 sequences=step.decode_sequences,
-                context_tokens=step.context(),
+                context_tokens=step.context(mixer.index_top_k),
                 heads=heads,
                 kv_heads=1,
                 head_dim=latent,
@@ -168,6 +175,44 @@ def _latent_attention(mixer: LatentAttention, step: Step, deployment: Deployment
         )
         rows.append(dense("absorb_values", step.decode_sequences, mixer.kv_rank, heads * mixer.value_dim))
     rows.append(dense("out_proj", tokens, heads * mixer.value_dim, hidden))
+    return rows
+
+
+def _indexer(mixer: LatentAttention, step: Step, deployment: Deployment) -> list[Operator]:
+    """Scores of all earlier tokens that choose which ones a query attends to (DeepSeek sparse attention); every rank runs all of it."""
+    heads, width, dtype = mixer.index_heads, mixer.index_dim, deployment.dtype_of("attention")
+    names = (("index_q_proj", mixer.query_rank or 0, heads * width), ("index_k_proj", deployment.llm.hidden_size, width + heads))
+    rows = [
+        ops.linear(f"layer/attention/{name}", tokens=step.tokens, in_features=narrow, out_features=wide, dtype=dtype)
+        for name, narrow, wide in names
+    ]
+    if step.prefill_sequences:
+        rows.append(
+            ops.attention_prefill(
+                "layer/attention/index_prefill",
+                sequences=step.prefill_sequences,
+                new_tokens=step.prefill_tokens,
+                cached_tokens=step.prefill_cached,
+                heads=heads,
+                kv_heads=1,
+                head_dim=width,
+                value_dim=0,
+                kv_dtype=INDEX_DTYPE,
+            )
+        )
+    if step.decode_sequences:
+        rows.append(
+            ops.attention_decode(
+                "layer/attention/index_decode",
+                sequences=step.decode_sequences,
+                context_tokens=step.context(),
+                heads=heads,
+                kv_heads=1,
+                head_dim=width,
+                value_dim=0,
+                kv_dtype=INDEX_DTYPE,
+            )
+        )
     return rows
 
 
