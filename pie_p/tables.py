@@ -130,7 +130,7 @@ _END_TO_END: Final = (
     _number("hosts", "-", "hosts the deployment sits on", default=1.0, least=1.0),
     _text("dtype", "storage of the weights", default="bf16"),
     _text("kv_dtype", "storage of the KV cache", default="bf16"),
-    _number("batch", "-", "requests in flight per data-parallel rank, measured mean", default=None, above=True),
+    _number("batch", "-", "requests in flight per data-parallel rank, measured mean", above=True),
     _number("max_batch", "-", "limit on requests in flight, as configured for the server", above=True),
     _number("prompt_tokens", "-", "mean prompt length", default=None, above=True),
     _number("output_tokens", "-", "mean output length", default=None, above=True),

@@ -58,7 +58,28 @@ SOURCES: Final[dict[str, Source]] = {
             where="https://pypi.org/project/aiconfigurator-core",
             version="0.12.0",
             licence="Apache-2.0",
-            holds="time per operator and collective on ten systems, no power",
+            holds="time per operator and collective on nine systems, no power",
+        ),
+        Source(
+            name="aiconfigurator_e2e",
+            where="https://pypi.org/project/aiconfigurator-core",
+            version="0.12.0",
+            licence="Apache-2.0",
+            holds="TTFT and TPOT of whole deployments on H100, H200 and B200, no power",
+        ),
+        Source(
+            name="vidur",
+            where="https://github.com/microsoft/vidur",
+            version="7d475133",
+            licence="MIT",
+            holds="time of dense operators, all-reduce and send/recv on A100, H100 and A40, no power",
+        ),
+        Source(
+            name="mlperf_power",
+            where="https://github.com/mlcommons/inference_results_v4.1",
+            version="198fc467",
+            licence="Apache-2.0",
+            holds="wall power of an 8 x H200 server under three LLM benchmarks",
         ),
     )
 }
