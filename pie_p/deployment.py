@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, gcd
+from math import ceil
 
 from pie_p.engine import Engine
 from pie_p.errors import MemoryFitError, PlanError
@@ -118,7 +118,9 @@ def deploy(
     _check_division(llm, plan)
     available = cluster.gpus_per_host * cluster.hosts
     if plan.gpus > available:
-        raise PlanError(f"the plan needs {plan.gpus} GPUs ({plan}), the cluster {cluster.name!r} has {available}")
+        raise PlanError(
+            f"the plan needs {plan.gpus} GPUs ({plan}), the cluster {cluster.name!r} has {available}; give more hosts or smaller degrees"
+        )
     deployment = Deployment(llm=llm, plan=plan, cluster=cluster, engine=engine, dtype=dtype or llm.dtype, kv_dtype=kv_dtype or llm.kv_dtype)
     _check_memory(deployment)
     return deployment
@@ -173,14 +175,18 @@ def _check_memory(deployment: Deployment) -> None:
 
 
 def _what_fits(deployment: Deployment, usable: float) -> str:
-    factor = deployment.weight_bytes_per_gpu / usable
-    heads = (
-        gcd(*(size for layer in deployment.llm.layers for name, size in _divided_by_tp(layer, deployment.plan) if "heads" in name), 0) or 1
-    )
-    for tp in (1, 2, 4, 8, 16, 32, 64):
-        if heads % tp == 0 and tp >= factor * deployment.plan.tp:
-            return f"tp={tp} would fit (with pp={deployment.plan.pp}), or a smaller dtype"
-    return f"it needs about {ceil(factor)} times as many GPUs, or a smaller dtype"
+    """The plan with the fewest GPUs per replica that divides and fits."""
+    llm, plan = deployment.llm, deployment.plan
+    powers = [1 << power for power in range(8)]
+    for gpus, pp, tp in sorted((tp * pp, pp, tp) for tp in powers for pp in {plan.pp, *powers}):
+        try:
+            other = replace(plan, tp=tp, pp=pp)
+            _check_division(llm, other)
+        except PlanError:
+            continue
+        if gpus > plan.tp * plan.pp and replace(deployment, plan=other).weight_bytes_per_gpu <= usable:
+            return f"tp={tp} would fit (with pp={pp}), or a smaller dtype"
+    return f"it needs about {ceil(deployment.weight_bytes_per_gpu / usable)} times as many GPUs, or a smaller dtype"
 
 
 @lru_cache(maxsize=1024)
