@@ -31,8 +31,9 @@ def test_a_late_rank_shows_as_wait_on_the_others(skew: Skew, turn: int, delay_s:
 @pytest.mark.parametrize(("turn", "delay_s"), [(1, 0.005), (2, 0.020), (3, 0.050)])
 def test_a_late_rank_does_not_show_as_transfer(skew: Skew, turn: int, delay_s: float) -> None:
     usual_s, delayed_s = skew.meetings.transfer_s[0::4], skew.meetings.transfer_s[turn::4]
-    quickest = [float(np.quantile(transfer_s, 0.1)) for transfer_s in (usual_s, delayed_s)]  # a busy machine slows the others
-    assert quickest[1] - quickest[0] < max(0.1 * delay_s, 0.001)
+    # A busy machine blurs both medians; what cannot be told from that blur is no transfer.
+    blur_s = 3 * 1.25 * np.hypot(usual_s.mean(axis=1).std(), delayed_s.mean(axis=1).std()) / np.sqrt(len(usual_s))
+    assert np.median(delayed_s) - np.median(usual_s) < max(0.1 * delay_s, 0.001) + blur_s
 
 
 def test_the_late_rank_itself_hardly_waits(skew: Skew) -> None:
