@@ -15,6 +15,7 @@ from pie_p.profiling.collectives import make_collective, meet
 from pie_p.profiling.laws import Timeline
 from pie_p.profiling.measurement import Bench
 from pie_p.profiling.ranks import Rank
+from pie_p.profiling.runners import Layout, ParallelRun, run_parallel
 from pie_p.profiling.sampling import SimulatedSampler
 from pie_p.profiling.simulated_meter import Artefacts, SimulatedMeter
 from pie_p.profiling.stamps import find_offset
@@ -79,3 +80,14 @@ def everything(rank: Rank) -> dict[str, Any]:
     answers["power"] = power_of_waiting(rank)
     answers["offset"] = find_offset(rank)
     return answers
+
+
+def parallel(rank: Rank) -> dict[str, ParallelRun]:
+    """The layouts of four ranks, in one launch."""
+    layouts = {
+        "tp": Layout(tp=4),
+        "pp": Layout(pp=4, micro_batches=2),
+        "dp": Layout(dp=4),
+        "tp+pp": Layout(tp=2, pp=2, micro_batches=2),
+    }
+    return {name: run_parallel(rank, layout=layout, steps=2) for name, layout in layouts.items()}
