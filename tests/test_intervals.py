@@ -1,5 +1,7 @@
 """Intervals tile a step exactly, and their energies come back through a meter that sees mixtures."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_intervals_cover_a_step_without_gap_or_overlap(lengths: list[tuple[float
             met_s.append(start_s + late_s)
     tiled = tile(records, start_s=5.0, end_s=now_s + tail_s, met_s=met_s)
     assert sum(times(tiled).values()) == pytest.approx(now_s + tail_s - 5.0)
-    for one, other in zip(tiled, tiled[1:], strict=False):
+    for one, other in pairwise(tiled):
         assert one.end_s == other.start_s
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 sys.path.append(str(Path(__file__).parent))  # fresh processes look for the bodies there
 
 import rank_bodies
@@ -28,6 +28,8 @@ def runs() -> dict[str, ParallelRun]:
 
 @pytest.mark.parametrize("name", ["tp", "pp", "dp", "tp+pp"])
 def test_split_work_gives_the_answer_of_one_rank(runs: dict[str, ParallelRun], name: str) -> None:
+    import torch
+
     with torch.no_grad():
         alone = build(Shape())(batch_of(Shape(), sequences=4, tokens=16, seed=0))
     assert np.allclose(np.array(runs[name].logits), alone.numpy(), atol=1e-4)

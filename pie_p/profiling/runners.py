@@ -98,9 +98,8 @@ def run_parallel(
         raise InputError(f"tp {layout.tp} x pp {layout.pp} x dp {layout.dp} is {layout.ranks} ranks; {rank.size} were started")
     torch, shape = require("torch", extra="profile"), shape or Shape()
     if shape.heads % layout.tp or sequences % layout.micro_batches:
-        raise InputError(
-            f"{shape.heads} heads over tp {layout.tp}, {sequences} sequences over {layout.micro_batches} micro-batches: must divide"
-        )
+        split = f"{shape.heads} heads over tp {layout.tp}, {sequences} sequences over {layout.micro_batches} micro-batches"
+        raise InputError(f"{split}: does not divide; choose numbers that do")
     replica, stage, _ = layout.place(rank.index)
     mesh = require("torch.distributed.device_mesh", extra="profile").init_device_mesh(
         rank.device.partition(":")[0], (layout.dp, layout.pp, layout.tp), mesh_dim_names=("dp", "pp", "tp")
