@@ -132,7 +132,8 @@ def _latent_attention(mixer: LatentAttention, step: Step, deployment: Deployment
     latent, key_dim = mixer.kv_rank + mixer.rope_dim, mixer.nope_dim + mixer.rope_dim
 
     def dense(name: str, rows: float, width_in: float, width_out: float) -> Operator:
-        return ops.linear(f"layer/attention/{name}", tokens=rows, in_features=width_in, out_features=width_out, dtype=dtype)
+        op = ops.linear(f"layer/attention/{name}", tokens=rows, in_features=width_in, out_features=width_out, dtype=dtype)
+        return op._replace(launches=ops.LATENT_LAUNCHES)
 
     rows = [dense("kv_down_proj", tokens, hidden, latent)]
     if mixer.query_rank is None:

@@ -34,6 +34,8 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 COLLECTIVES: Final[frozenset[Kind]] = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"})
 
 ACTIVATION_BYTES: Final = 2.0
+EXPERT_LAUNCHES: Final = 9.0  # choose, sort, align, quantise, two grouped GEMMs, activation, reduce
+LATENT_LAUNCHES: Final = 2.3  # a projection of latent attention with its quantisation, split or copy
 STATE_BYTES: Final = 4.0  # recurrent states are kept in fp32
 
 
@@ -65,6 +67,7 @@ class Operator(NamedTuple):
     head_dim: float = 0.0  # attention only: width of queries and keys [-]
     experts: float = 0.0  # routed experts held by the rank [-]
     top_k: float = 0.0  # routed experts per token [-]
+    launches: float = 1.0  # kernels it stands for, when the host launches them one by one [-]
 
 
 def embedding(path: str, *, tokens: float, width: int) -> Operator:
@@ -320,6 +323,7 @@ def experts(
         out_features=intermediate,
         experts=local_experts,
         top_k=top_k,
+        launches=EXPERT_LAUNCHES,
     )
 
 

@@ -1,4 +1,4 @@
-"""The physical base: roofline time, power from achieved rates, collectives over their bandwidth bound.
+"""The physical base of time: roofline and floors, collectives over their bandwidth bound.
 
 Every learned regressor answers with a ratio to these figures, and falls back to them outside what was profiled. The constants are priors
 from fits on public measurements (docs/method.md names them); a trained predictor brings its own.
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.features import COLLECTIVE_CODES, KIND_CODE, Columns
+from pie_p.operators import COLLECTIVES, KINDS
 
 Floats = NDArray[np.float64]
 AnyColumns = Mapping[str, NDArray[Any]]
@@ -31,32 +32,33 @@ def smooth_max(first: Floats, second: Floats, *, power: float | Floats) -> Float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """Time and power of one operator from counted work and data-sheet figures.
+    """Time of one operator from counted work and data-sheet figures: a floor, and a smooth maximum of memory and compute time.
 
-    Shares are of the data-sheet peak that a good kernel reaches. Fitted by others' and our own refits of ML.ENERGY v3 (method page).
+    Shares are of the data-sheet peak that a good kernel reaches; floors are what a kernel of no work takes inside a replayed graph. The
+    priors are medians over the public operator tables of H100, H200 and B200 (docs/method.md, "Shares and floors").
     """
 
-    weight_share: float = 0.86  # of HBM bandwidth, streaming weights
-    expert_share: float = 0.69  # same, grouped GEMMs
-    kv_share: float = 0.71  # same, attention over the cache
-    activation_share: float = 0.70  # same, norms and element-wise work
-    flop_share: float = 0.70  # of peak FLOP/s, dense GEMM
-    attention_flop_share: float = 0.50  # same, attention over a prompt
+    weight_share: float = 0.90  # of HBM bandwidth, streaming weights
+    expert_share: float = 0.88  # same, grouped GEMMs
+    kv_share: float = 0.85  # same, attention over the cache
+    activation_share: float = 0.60  # same, norms and element-wise work
+    flop_share: float = 0.68  # of peak FLOP/s, dense GEMM
+    expert_flop_share: float = 0.37  # same, grouped GEMMs
+    attention_flop_share: float = 0.60  # same, attention over a prompt
     overlap_power: float = 3.0  # exponent of the smooth maximum of memory and compute time
-    link_share: float = 0.75  # of link bandwidth, large messages
-    collective_floor_s: float = 6e-6  # a collective of no bytes: flags and barrier [s]
-    busy_power: float = 0.06  # share of (limit - active idle) that any resident kernel draws
-    memory_power: float = 0.60  # share at full HBM bandwidth
-    flop_power: float = 0.90  # share at full peak FLOP/s
-    link_power: float = 0.30  # share at full link bandwidth
-    power_ceiling: float = 0.95  # of the limit: what a board settles at when the limit binds
-    power_knee: float = 4.0  # exponent of the soft cap
+    linear_floor_s: float = 4.7e-6  # GEMM [s]
+    attention_floor_s: float = 10e-6  # attention [s]
+    expert_floor_s: float = 27e-6  # routing, sorting and two grouped GEMMs [s]
+    other_floor_s: float = 2e-6  # norms, element-wise work, scans [s]
+    link_share: float = 0.65  # of link bandwidth, large messages
+    collective_floor_s: float = 4.5e-6  # a collective of no bytes in a graph: flags and barrier [s]
+    eager_collective_floor_s: float = 20e-6  # the same launched from the host [s]
 
     def compute_and_memory_s(self, columns: AnyColumns) -> tuple[Floats, Floats]:
         """Times at the achievable peaks, apart [s]."""
         kind = columns["kind_code"]
         experts, prefill = kind == KIND_CODE["experts"], kind == KIND_CODE["attention_prefill"]
-        flop_share = np.where(prefill, self.attention_flop_share, self.flop_share)
+        flop_share = np.where(experts, self.expert_flop_share, np.where(prefill, self.attention_flop_share, self.flop_share))
         compute_s = columns["flops"] / (flop_share * columns["peak_flops_per_s"])
         rest = columns["hbm_bytes"] - columns["weight_bytes"] - columns["kv_bytes"]
         moved = (
@@ -66,13 +68,27 @@ class Roofline:
         )
         return compute_s, moved / columns["hbm_bytes_per_s"]
 
+    def floor_s(self, columns: AnyColumns) -> Floats:
+        """What a kernel takes however little it does [s]; zero for collectives, which have their own."""
+        floors = np.full(len(KINDS), self.other_floor_s)
+        for kinds, floor_s in (
+            (("linear", "lm_head", "router"), self.linear_floor_s),
+            (("attention_prefill", "attention_decode"), self.attention_floor_s),
+            (("experts",), self.expert_floor_s),
+            (tuple(COLLECTIVES), 0.0),
+        ):
+            floors[[KIND_CODE[kind] for kind in kinds]] = floor_s
+        return floors[columns["kind_code"]]
+
     def collective_s(self, columns: AnyColumns) -> Floats:
         """A collective over its bandwidth bound, with a floor for meeting [s]. Zero for other operators."""
         inside, between = wire_bytes(columns)
         group = columns["group_size"]
         hops = np.where(columns["link_switched"] > 0, 1.0, np.maximum(group - 1.0, 1.0))
         crossing = columns["hosts"] > 1
-        latency = self.collective_floor_s + hops * columns["link_latency_s"]
+        eager = columns["eager"] if "eager" in columns else np.zeros(len(group))
+        floor = np.where(eager > 0, self.eager_collective_floor_s, self.collective_floor_s)
+        latency = floor + 0.5 * hops * columns["link_latency_s"]
         latency = latency + np.where(crossing, 2.0 * columns["inter_latency_s"] * (columns["hosts"] - 1.0), 0.0)
         transfer = inside / (self.link_share * columns["link_bytes_per_s"])
         transfer = transfer + np.where(crossing, between / (self.link_share * columns["inter_bytes_per_s"]), 0.0)
@@ -81,25 +97,16 @@ class Roofline:
     def time_s(self, columns: AnyColumns) -> Floats:
         """Seconds per call at the board's own power limit."""
         compute_s, memory_s = self.compute_and_memory_s(columns)
-        return smooth_max(compute_s, memory_s, power=self.overlap_power) * (~is_collective(columns)) + self.collective_s(columns)
+        kernel_s = smooth_max(compute_s, memory_s, power=self.overlap_power) + self.floor_s(columns)
+        return kernel_s * (~is_collective(columns)) + self.collective_s(columns)
 
-    def power_w(self, columns: AnyColumns, time_s: Floats) -> Floats:
-        """Board power while an operator runs that takes `time_s` [W]."""
-        seconds = np.maximum(time_s, 1e-12)
-        inside, between = wire_bytes(columns)
-        drawn = (
-            self.busy_power
-            + self.memory_power * columns["hbm_bytes"] / (seconds * columns["hbm_bytes_per_s"])
-            + self.flop_power * columns["flops"] / (seconds * columns["peak_flops_per_s"])
-            + self.link_power * (inside + between) / (seconds * columns["link_bytes_per_s"])
-        )
-        room = columns["limit_w"] - columns["active_idle_w"]
-        most = (self.power_ceiling * columns["limit_w"] - columns["active_idle_w"]) / room
-        return np.asarray(columns["active_idle_w"] + room * soft_cap(drawn, most, knee=self.power_knee))
-
-    def wait_power_w(self, columns: AnyColumns) -> Floats:
-        """Board power of a rank that waits: active idle and the spinning kernel or the warm clocks [W]."""
-        return np.asarray(columns["active_idle_w"] + self.busy_power * (columns["limit_w"] - columns["active_idle_w"]))
+    def stretch(self, columns: AnyColumns, clock: Floats) -> Floats:
+        """How much longer an operator takes when the clock falls to a share `clock`: the compute part stretches, memory hardly [-]."""
+        compute_s, memory_s = self.compute_and_memory_s(columns)
+        floor_s = self.floor_s(columns)
+        before = smooth_max(compute_s, memory_s, power=self.overlap_power) + floor_s
+        after = smooth_max(compute_s / clock, memory_s, power=self.overlap_power) + floor_s
+        return np.where(is_collective(columns), 1.0, after / np.maximum(before, 1e-30))
 
 
 def soft_cap(value: Floats, most: Floats, *, knee: float) -> Floats:
@@ -141,26 +148,4 @@ def _passes(kind: NDArray[Any], group: Floats, reduces: NDArray[np.bool_] | bool
     return np.asarray(np.where(kind == KIND_CODE["send_recv"], 1.0, passes))
 
 
-def capped(
-    columns: AnyColumns, time_s: Floats, power_w: Floats, cap_w: Floats, physics: Roofline, *, clock_exponent: float = 3.0
-) -> tuple[Floats, Floats]:
-    """Time and power when the board must stay below `cap_w`: the clock falls until power meets the cap.
-
-    Dynamic power goes with about the third power of the clock (frequency times voltage squared), so the clock falls to
-    `((cap - idle) / (power - idle))^(1/3)`; the compute part of the time stretches by its inverse, the memory part hardly.
-
-    Returns:
-        `time_s` [s] and `power_w` [W], unchanged where the cap does not bind.
-    """
-    idle = columns["active_idle_w"]
-    room = np.clip((cap_w - idle) / np.maximum(power_w - idle, 1e-9), 1e-3, 1.0)
-    clock = room ** (1.0 / clock_exponent)
-    compute_s, memory_s = physics.compute_and_memory_s(columns)
-    before = smooth_max(compute_s, memory_s, power=physics.overlap_power)
-    after = smooth_max(compute_s / clock, memory_s, power=physics.overlap_power)
-    stretch = np.where(before > 0, after / np.maximum(before, 1e-30), 1.0)
-    binds = power_w > cap_w
-    return np.where(binds, time_s * stretch, time_s), np.where(binds, cap_w, power_w)
-
-
-__all__ = ["Columns", "Floats", "Roofline", "capped", "is_collective", "smooth_max", "soft_cap", "wire_bytes"]
+__all__ = ["Columns", "Floats", "Roofline", "is_collective", "smooth_max", "soft_cap", "wire_bytes"]

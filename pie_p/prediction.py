@@ -12,9 +12,9 @@ from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
 from pie_p.operators import COLLECTIVES
-from pie_p.physics import Floats
 from pie_p.quantities import as_int
-from pie_p.serving import WAIT_CAUSES, Assembly, Clock
+from pie_p.serving import WAIT_CAUSES
+from pie_p.settling import Run
 from pie_p.workload import Request
 
 Scope = Literal["gpu", "host", "facility"]
@@ -43,11 +43,7 @@ class OperatorEnergy(NamedTuple):
 class Working:
     """Arrays behind one prediction, cut from the batch it was computed in."""
 
-    assembly: Assembly
-    clock: Clock
-    time_s: Floats  # per call of each row [s]
-    power_w: Floats  # of each row [W]
-    wait_power_w: Floats  # of each stage [W]
+    run: Run
     rows: slice
     stages: slice
     steps: slice
@@ -125,13 +121,13 @@ class Prediction:
     def _operators(self) -> Iterator[OperatorEnergy]:
         if self.working is None:
             raise InputError("this prediction was made without its working; predict it alone to get operators")
-        work = self.working
-        assembly, steps, sharing = work.assembly, work.assembly.stage_step, self._sharing
+        work, run = self.working, self.working.run
+        assembly, steps, sharing = run.assembly, run.assembly.stage_step, self._sharing
         for index in range(work.rows.start, work.rows.stop):
             row, stage = assembly.rows[index], assembly.row_stage[index]
             op, ranks = row.operator, float(assembly.stage_ranks[stage])
             kind: Literal["compute", "communication"] = "communication" if op.kind in COLLECTIVES else "compute"
-            time_s, power_w = float(work.time_s[index]), float(work.power_w[index])
+            time_s, power_w = float(run.time_s[index]), float(run.power_w[index])
             for phase, count in self._phases(steps[stage]):
                 calls = row.calls * count
                 yield OperatorEnergy(
@@ -139,10 +135,10 @@ class Prediction:
                     calls * ranks * time_s * power_w / sharing, op.flops, op.hbm_bytes, op.payload_bytes,
                 )  # fmt: skip
         for stage in range(work.stages.start, work.stages.stop):
-            ranks, power_w = float(assembly.stage_ranks[stage]), float(work.wait_power_w[stage])
+            ranks, power_w = float(assembly.stage_ranks[stage]), float(run.wait_power_w[stage])
             number = (stage - work.stages.start) % len(self.deployment.stages)
             for cause in WAIT_CAUSES:
-                time_s = float(work.clock.waits_s[cause][stage])
+                time_s = float(run.clock.waits_s[cause][stage])
                 if time_s <= 0.0:
                     continue
                 for phase, calls in self._phases(steps[stage]):
@@ -157,7 +153,7 @@ class Prediction:
 
     def _phases(self, step: int) -> list[tuple[Phase, float]]:
         assert self.working is not None
-        assembly = self.working.assembly
+        assembly = self.working.run.assembly
         counts: list[tuple[Phase, float]] = [
             ("prefill", float(assembly.prefill_steps[step])),
             ("decode", float(assembly.decode_steps[step])),
@@ -216,14 +212,14 @@ class Prediction:
 
 def phase_energies(working: Working, sharing: float) -> dict[Phase, tuple[float, float, float]]:
     """Compute, communication and wait energy per phase of one case [J per request]."""
-    assembly, clock = working.assembly, working.clock
+    run, assembly = working.run, working.run.assembly
     rows, stages = working.rows, working.stages
     stage_of_row = assembly.row_stage[rows]
     step_of_row, step_of_stage = assembly.stage_step[stage_of_row], assembly.stage_step[stages]
-    spent = assembly.calls[rows] * working.time_s[rows] * working.power_w[rows] * assembly.stage_ranks[stage_of_row] / sharing
+    spent = assembly.calls[rows] * run.time_s[rows] * run.power_w[rows] * assembly.stage_ranks[stage_of_row] / sharing
     communicates = assembly.columns["payload_bytes"][rows] > 0
-    waited = np.sum([clock.waits_s[cause][stages] for cause in WAIT_CAUSES], axis=0)
-    waited = waited * working.wait_power_w[stages] * assembly.stage_ranks[stages] / sharing
+    waited = np.sum([run.clock.waits_s[cause][stages] for cause in WAIT_CAUSES], axis=0)
+    waited = waited * run.wait_power_w[stages] * assembly.stage_ranks[stages] / sharing
     result: dict[Phase, tuple[float, float, float]] = {}
     for phase, counts in (("prefill", assembly.prefill_steps), ("decode", assembly.decode_steps)):
         energy = spent * counts[step_of_row]

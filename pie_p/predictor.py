@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,11 +18,13 @@ from pie_p.engine import Engine, load_engine
 from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu, load_cluster
 from pie_p.llm import LLM, load_llm
-from pie_p.physics import Floats, Roofline, capped
+from pie_p.physics import Floats, Roofline
 from pie_p.plan import ParallelPlan
+from pie_p.power import PowerLaw
 from pie_p.prediction import PHASES, Phase, Prediction, Scope, Working, phase_energies
 from pie_p.quantities import as_float, shown
-from pie_p.serving import Assembly, Case, Clock, ServingCosts, assemble, run_clock
+from pie_p.serving import Assembly, Case, ServingCosts, assemble
+from pie_p.settling import Run, settle
 from pie_p.units import DTYPES, Dtype
 from pie_p.workload import Mode, OutputTokens, Request
 
@@ -80,12 +83,13 @@ class Predictor:
 
     name: str = "physics"
     roofline: Roofline = field(default_factory=Roofline)
+    power: PowerLaw = field(default_factory=PowerLaw)
     serving: Mapping[str, ServingCosts] = field(default_factory=dict)
 
     @property
     def sha256(self) -> str:
         """Hash of everything that enters an answer."""
-        return _hash_of(repr((self.name, self.roofline, sorted(self.serving.items()))))
+        return _hash_of(repr((self.name, self.roofline, self.power, sorted(self.serving.items()))))
 
     def costs_of(self, engine: Engine) -> ServingCosts:
         """Serving costs of an engine: of that version, of that engine, or the prior."""
@@ -95,47 +99,32 @@ class Predictor:
         """Answer many cases in one vectorised pass."""
         if not cases:
             return []
-        assembly = assemble(cases)
-        time_s, power_w = self.time_and_power(assembly)
-        clock = run_clock(assembly, time_s, [self.costs_of(case.deployment.engine) for case in cases])
-        return _cut(self, assembly, clock, time_s, power_w, accounting or Accounting())
+        return _cut(self, self.run(assemble(cases)), accounting or Accounting())
 
-    def caps_w(self, cases: Sequence[Case]) -> Floats:
-        """Watts that a board settles at under each case's power limit; infinite where none was asked for."""
-        limits = np.array([case.power_limit_w or np.inf for case in cases])
-        idle = np.array([case.deployment.cluster.gpu.active_idle_w for case in cases])
-        return np.asarray(np.maximum(limits * self.roofline.power_ceiling, idle))
+    def run(self, assembly: Assembly) -> Run:
+        """Times, waits and powers of flattened cases."""
+        time_s = self.time_s(assembly)
+        costs = [self.costs_of(case.deployment.engine) for case in assembly.cases]
+        limits_w = [case.power_limit_w or math.inf for case in assembly.cases]
+        return settle(assembly, time_s, costs=costs, law=self.power, roofline=self.roofline, limits_w=np.array(limits_w))
 
-    def time_and_power(self, assembly: Assembly) -> tuple[Floats, Floats]:
-        """Seconds per call and board watts of every row, power caps applied."""
-        columns = assembly.columns
-        time_s = self.roofline.time_s(columns)
-        power_w = self.roofline.power_w(columns, time_s)
-        caps = self.caps_w(assembly.cases)[assembly.row_case]
-        if np.isfinite(caps).any():
-            time_s, power_w = capped(columns, time_s, power_w, caps, self.roofline)
-        return time_s, power_w
+    def time_s(self, assembly: Assembly) -> Floats:
+        """Seconds per call of every row at the board's own power limit."""
+        return self.roofline.time_s(assembly.columns)
 
 
-def _cut(
-    predictor: Predictor, assembly: Assembly, clock: Clock, time_s: Floats, power_w: Floats, accounting: Accounting
-) -> list[Prediction]:
+def _cut(predictor: Predictor, run: Run, accounting: Accounting) -> list[Prediction]:
     """One prediction per case out of the arrays of all."""
-    first_row = np.searchsorted(assembly.row_case, np.arange(len(assembly.cases) + 1))
-    first_step = np.searchsorted(assembly.step_case, np.arange(len(assembly.cases) + 1))
-    first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], np.arange(len(assembly.cases) + 1))
-    row_of_stage = first_row[assembly.step_case[assembly.stage_step]]
-    wait_w = predictor.roofline.wait_power_w({name: assembly.columns[name][row_of_stage] for name in ("active_idle_w", "limit_w")})
-    wait_w = np.minimum(wait_w, predictor.caps_w(assembly.cases)[assembly.step_case[assembly.stage_step]])
+    assembly = run.assembly
+    numbers = np.arange(len(assembly.cases) + 1)
+    first_row = np.searchsorted(assembly.row_case, numbers)
+    first_step = np.searchsorted(assembly.step_case, numbers)
+    first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], numbers)
     identity = {"name": predictor.name, "sha256": predictor.sha256}
     predictions = []
     for number in range(len(assembly.cases)):
         working = Working(
-            assembly=assembly,
-            clock=clock,
-            time_s=time_s,
-            power_w=power_w,
-            wait_power_w=wait_w,
+            run=run,
             rows=slice(int(first_row[number]), int(first_row[number + 1])),
             stages=slice(int(first_stage[number]), int(first_stage[number + 1])),
             steps=slice(int(first_step[number]), int(first_step[number + 1])),
@@ -145,9 +134,9 @@ def _cut(
 
 
 def _prediction(number: int, working: Working, accounting: Accounting, identity: Mapping[str, str]) -> Prediction:
-    assembly, steps = working.assembly, working.steps
+    assembly, steps = working.run.assembly, working.steps
     case, plan = assembly.cases[number], assembly.schedules[number]
-    step_s = working.clock.step_s[steps]
+    step_s = working.run.clock.step_s[steps]
     seconds: dict[Phase, float] = {
         "prefill": float((assembly.prefill_steps[steps] * step_s).sum()),
         "decode": float((assembly.decode_steps[steps] * step_s).sum()),

@@ -37,13 +37,16 @@ class ServingCosts(NamedTuple):
     A field holds one number, or one per case or step once `gather_costs` has spread them.
     """
 
-    launch_s: Any = 1.2e-6  # gap between kernels of a replayed graph [s]
-    eager_launch_s: Any = 4.0e-6  # the same when kernels are launched one by one [s]
-    host_step_s: Any = 0.4e-3  # scheduler and sampler, once per step, not overlapped [s]
-    host_sequence_s: Any = 48e-6  # per running sequence and step, overlapped with the GPU's work [s]
-    host_prompt_s: Any = 1.0e-3  # per prompt that enters [s]
-    host_overlap_power: Any = 3.0  # exponent of the smooth maximum of GPU and host time [-]
+    launch_s: Any = 1.0e-6  # gap between kernels of a replayed graph [s]
+    dispatch_s: Any = 4.4e-5  # host time to launch one kernel of a step that holds prompts and so is no graph [s]
+    dispatch_step_s: Any = 1.0e-3  # host time such a step takes besides [s]
+    step_s: Any = 1.5e-3  # scheduler and sampler, once per step, not overlapped [s]
+    sequence_s: Any = 3.6e-5  # per running sequence and step, not overlapped [s]
+    overlapped_sequence_s: Any = 2.6e-5  # per running sequence and step, overlapped with the GPU's work [s]
+    prompt_s: Any = 4.9e-4  # per prompt that enters [s]
+    overlap_power: Any = 3.0  # exponent of the smooth maximum of GPU and host time [-]
     jitter: Any = 0.01  # spread of a rank's compute time between collectives, as a share of it [-]
+    imbalance: Any = 1.9  # how much more uneven experts are loaded than by chance [-]
 
 
 def gather_costs(costs: Sequence[ServingCosts], which: NDArray[np.int64]) -> ServingCosts:
@@ -84,7 +87,7 @@ class Assembly:
     group_size: Floats  # ranks that meet at tensor-parallel collectives [-]
     expert_group: Floats  # ranks that hold the experts [-]
     expert_choices: Floats  # tokens times experts per token, of one step, over all those ranks [-]
-    eager: NDArray[np.bool_]  # kernels launched one by one
+    eager: NDArray[np.bool_]  # steps whose kernels the host launches one by one
 
 
 def assemble(cases: Sequence[Case]) -> Assembly:
@@ -108,13 +111,16 @@ def assemble(cases: Sequence[Case]) -> Assembly:
     row_cases = np.array(row_case, dtype=np.int64)
     stage_table = np.array(stages, dtype=np.float64).reshape(-1, 3)
     table = np.array(steps, dtype=np.float64).reshape(len(steps), -1)
+    row_stages = np.array(row_stage, dtype=np.int64)
+    columns = featurize([row.operator for row in rows], clusters, which[row_cases])
+    columns["eager"] = table[stage_table[row_stages, 0].astype(np.int64), 8]
     return Assembly(
         cases=cases,
         schedules=schedules,
         rows=rows,
-        columns=featurize([row.operator for row in rows], clusters, which[row_cases]),
+        columns=columns,
         row_case=row_cases,
-        row_stage=np.array(row_stage, dtype=np.int64),
+        row_stage=row_stages,
         calls=np.array([row.calls for row in rows], dtype=np.float64),
         stage_step=stage_table[:, 0].astype(np.int64),
         stage_ranks=stage_table[:, 1],
@@ -148,7 +154,7 @@ def _step_figures(deployment: Deployment, step: Step) -> tuple[float, ...]:
         float(plan.tp * sharing),
         float(plan.ep),
         step.tokens * sharing * deployment.experts_per_token,
-        float(step.sequences > deployment.engine.graph_sequences or step.prefill_sequences > 0),
+        float(step.prefill_sequences > 0),
     )
 
 
@@ -183,16 +189,20 @@ def run_clock(assembly: Assembly, time_s: Floats, case_costs: Sequence[ServingCo
     def per_stage(values: Floats) -> Floats:
         return np.asarray(np.bincount(assembly.row_stage, weights=values, minlength=stages), dtype=np.float64)
 
-    expert_s = per_stage(spent * (assembly.columns["kind_code"] == KIND_CODE["experts"]))
-    launch = per_stage(assembly.calls) * np.where(assembly.eager, costs.eager_launch_s, costs.launch_s)[of_step]
+    experts = assembly.columns["kind_code"] == KIND_CODE["experts"]
+    running = per_stage(spent)
+    launch = per_stage(assembly.calls) * costs.launch_s[of_step]
     skew = per_stage(spent * ~collective) * (costs.jitter * expected_lag(assembly.group_size))[of_step]
-    imbalance = expert_s * expert_imbalance(assembly)[of_step]
-    busy = per_stage(spent) + launch + skew + imbalance
+    imbalance = per_stage(spent * experts) * (costs.imbalance * expert_imbalance(assembly))[of_step]
+    busy = running + launch + skew + imbalance
+    dispatch = per_stage(assembly.calls * assembly.columns["launches"]) * costs.dispatch_s[of_step] + costs.dispatch_step_s[of_step]
+    busy = np.where(assembly.eager[of_step], smooth_max(busy, dispatch, power=costs.overlap_power[of_step]), busy)
     round_s = _pipeline_round(assembly, busy)
-    host = costs.host_sequence_s * (assembly.decode_sequences + assembly.prompts_ending) + costs.host_prompt_s * assembly.prompts_ending
-    step_s = smooth_max(round_s, host, power=costs.host_overlap_power) + costs.host_step_s
+    sequences = assembly.decode_sequences + assembly.prompts_ending
+    step_s = smooth_max(round_s, costs.overlapped_sequence_s * sequences, power=costs.overlap_power)
+    step_s = step_s + costs.step_s + costs.sequence_s * sequences + costs.prompt_s * assembly.prompts_ending
     waits: dict[WaitCause, Floats] = {
-        "launch": launch,
+        "launch": busy - running - skew - imbalance,
         "skew": skew,
         "expert_imbalance": imbalance,
         "bubble": np.maximum(round_s[of_step] - busy, 0.0),

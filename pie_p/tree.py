@@ -79,12 +79,18 @@ def _static_steps(request: Request, deployment: Deployment) -> tuple[list[Planne
 
 
 def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
+    """Mixed and decode-only steps of a life at `batch` running requests.
+
+    Attention-DP ranks step together, and every rank's step is as large as the largest rank's (vLLM pads to it): a prompt on any rank makes
+    the step a mixed one for all.
+    """
     batch, decodes = request.batch, max(0.0, request.mean_output_tokens - 1.0)
-    budget = max(1.0, deployment.engine.chunk_tokens - (batch - 1.0))  # the other running sequences take one token each
+    ranks = deployment.plan.dp if deployment.plan.attention_dp else 1
+    budget = max(1.0, deployment.engine.chunk_tokens - batch)
     chunks = max(1, ceil(request.new_prompt_tokens / budget))
     life = decodes + chunks
-    mixed = min(batch * chunks, life)
-    arriving = batch * chunks / mixed  # sequences in prefill per mixed step
+    mixed = min(batch * chunks * ranks, life)
+    arriving = min(batch, max(batch * chunks / mixed, min(1.0, batch)))  # sequences in prefill per mixed step, on the fullest rank
     beside = max(0.0, batch - arriving)
     prefill = _prefill_step(request, sequences=arriving, chunks=chunks, beside=beside)
     steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=mixed)]
