@@ -86,7 +86,7 @@ def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[Planne
     """
     batch, decodes = request.batch, max(0.0, request.mean_output_tokens - 1.0)
     ranks = deployment.plan.dp if deployment.plan.attention_dp else 1
-    budget = max(1.0, deployment.engine.chunk_tokens - batch)
+    budget = max(1.0, deployment.engine.chunk_tokens - (batch - 1.0))  # the other running sequences take one token each
     chunks = max(1, ceil(request.new_prompt_tokens / budget))
     life = decodes + chunks
     mixed = min(batch * chunks * ranks, life)
