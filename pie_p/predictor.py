@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from pie_p.checks import FrozenDict
 from pie_p.deployment import Deployment, deploy
 from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine, load_engine
@@ -120,7 +121,7 @@ def _cut(predictor: Predictor, run: Run, accounting: Accounting) -> list[Predict
     first_row = np.searchsorted(assembly.row_case, numbers)
     first_step = np.searchsorted(assembly.step_case, numbers)
     first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], numbers)
-    identity = {"name": predictor.name, "sha256": predictor.sha256}
+    identity = FrozenDict(name=predictor.name, sha256=predictor.sha256)
     predictions = []
     for number in range(len(assembly.cases)):
         working = Working(
