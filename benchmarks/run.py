@@ -4,7 +4,8 @@
     python benchmarks/run.py --write docs/benchmarks.md
     python benchmarks/run.py --only pie_p           # no neighbours, no downloads of theirs
 
-The figures are of the machine that ran them, so only the ratios travel. No test has a time limit.
+The figures are of the machine that ran them, so only the ratios travel, and only when the load was alike (it is a row
+of the table; about 1 is this script itself). No test has a time limit.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ ROWS = (
     ("cold_s", "cold command, median", "s", 1.0),
     ("cold_peak_bytes", "cold command, peak memory", "MB", 1e6),
     ("thousand_configurations_s", "1,000 configurations in one call", "s", 1.0),
+    ("load_average", "load of the machine meanwhile", "processes", 1.0),
 )
 
 
@@ -89,6 +91,7 @@ def measure(tool: Tool, environment: Path) -> dict[str, float]:
     result: dict[str, float] = json.loads(call.stdout.splitlines()[-1])
     result.update(cold(tool, environment))
     result["environment_bytes"] = disk_bytes(environment)
+    result["load_average"] = os.getloadavg()[0]
     return result
 
 
@@ -155,8 +158,13 @@ def cell(results: dict[str, dict[str, Any]], name: str, key: str, unit: str, sca
     if value is None:
         return "not measured"
     ours = results.get("pie_p", {}).get(key)
-    ratio = f" ({value / ours:.3g}x)" if ours and name != "pie_p" else ""
-    return f"{value / scale:.3g} {unit}{ratio}"
+    compared = ours and name != "pie_p" and key != "load_average"
+    return f"{three_digits(value / scale)} {unit}" + (f" ({three_digits(value / ours)}x)" if compared else "")
+
+
+def three_digits(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    return f"{value:.3g}" if value < 1000 else f"{round(value, 2 - len(str(int(value))) + 1):,.0f}"
 
 
 def machine() -> str:
