@@ -12,6 +12,7 @@ from pie_p.quantities import as_float, shown
 Mode = Literal["static", "steady"]
 
 MAX_TOKENS = 100_000_000
+MIN_TOKENS = 1e-3  # the least mean of a request; below it, per-token figures lose their meaning before they overflow
 
 # A number of output tokens in steady state means: requests of that mean length, spread like the exponential-to-uniform middle of public
 # traffic. E[L^2] / E[L]^2 measured on ML.ENERGY v3's histograms: 1.5 (GPQA), 1.9 (chat), 3.3 (code completion).
@@ -35,7 +36,7 @@ class LengthDistribution:
     second_moment: float  # E[L^2] [tokens^2]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", as_float("mean of output_tokens", self.mean, above=True, most=MAX_TOKENS))
+        object.__setattr__(self, "mean", as_float("mean of output_tokens", self.mean, least=MIN_TOKENS, most=MAX_TOKENS))
         least = self.mean**2 * (1 - 1e-9)
         object.__setattr__(self, "second_moment", as_float("second moment of output_tokens", self.second_moment, least=least))
 
@@ -109,7 +110,7 @@ class Request:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "prompt_tokens", as_float("prompt_tokens", self.prompt_tokens, above=True, most=MAX_TOKENS))
+        set_field(self, "prompt_tokens", as_float("prompt_tokens", self.prompt_tokens, least=MIN_TOKENS, most=MAX_TOKENS))
         set_field(self, "output_tokens", _output_tokens(self.output_tokens))
         set_field(self, "batch", as_float("batch", self.batch, least=1, most=1e7))
         set_field(self, "cached_prompt_tokens", as_float("cached_prompt_tokens", self.cached_prompt_tokens, most=MAX_TOKENS))
@@ -161,4 +162,5 @@ def _output_tokens(value: object) -> OutputTokens:
         raise InputError("output_tokens is a mapping; use LengthDistribution.from_lengths(lengths, counts)")
     if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1:
         return LengthDistribution.from_lengths(list(value))  # type: ignore[call-overload]
-    return as_float("output_tokens", value, most=MAX_TOKENS)
+    tokens = as_float("output_tokens", value, most=MAX_TOKENS)
+    return as_float("output_tokens", value, least=MIN_TOKENS, most=MAX_TOKENS) if tokens else tokens

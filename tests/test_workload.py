@@ -105,7 +105,7 @@ def test_a_broken_histogram_is_refused(edges: list[float], counts: list[float], 
         ([1, -2], None, "^output length = -2 is not allowed"),
         ([math.inf], None, "^output length = inf is not allowed"),
         (["long"], None, "^output length = 'long' is not a number"),
-        ([0, 0], None, "^mean of output_tokens = 0.0 is not allowed; give a finite number above 0"),
+        ([0, 0], None, r"^mean of output_tokens = 0\.0 is not allowed; give a finite number of at least 0\.001"),
     ],
 )
 def test_broken_lengths_are_refused(lengths: list[float], counts: list[float] | None, text: str) -> None:
@@ -155,11 +155,12 @@ def test_cached_tokens_are_not_computed_but_one_token_always_is() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"prompt_tokens": 0}, r"^prompt_tokens = 0 is not allowed; give a finite number above 0 and at most 1e\+08$"),
+        ({"prompt_tokens": 0}, r"^prompt_tokens = 0 is not allowed; give a finite number of at least 0\.001 and at most 1e\+08$"),
         ({"prompt_tokens": math.nan}, "^prompt_tokens = nan is not allowed"),
         ({"prompt_tokens": "100"}, "^prompt_tokens = '100' is not a number"),
         ({"prompt_tokens": True}, "^prompt_tokens = True is not a number"),
         ({"output_tokens": -1}, "^output_tokens = -1 is not allowed; give a finite number of at least 0"),
+        ({"output_tokens": 1e-300}, r"^output_tokens = 1e-300 is not allowed; give a finite number of at least 0\.001"),
         ({"output_tokens": math.inf}, "^output_tokens = inf is not allowed"),
         ({"output_tokens": "many"}, "^output_tokens = 'many' is not a number"),
         ({"output_tokens": {"mean": 3}}, r"^output_tokens is a mapping; use LengthDistribution.from_lengths\(lengths, counts\)$"),
