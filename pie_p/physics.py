@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_p.features import COLLECTIVE_CODES, KIND_CODE, Columns
+from pie_p.features import COLLECTIVE_CODES, DTYPE_CODE, KIND_CODE, Columns
 from pie_p.operators import COLLECTIVES, KINDS
+
+REFERENCE_BYTES_PER_S: Final = 3.35e12  # HBM bandwidth of the H100 SXM, the board the shares are stated for [B/s]
+LOW_PRECISION: Final = DTYPE_CODE["fp8"]  # formats from here on have 8 bits or fewer
 
 Floats = NDArray[np.float64]
 AnyColumns = Mapping[str, NDArray[Any]]
@@ -44,7 +47,10 @@ class Roofline:
     activation_share: float = 0.60  # same, norms and element-wise work
     flop_share: float = 0.68  # of peak FLOP/s, dense GEMM
     expert_flop_share: float = 0.37  # same, grouped GEMMs
+    low_flop_share: float = 0.48  # same, dense GEMM with weights of 8 bits or fewer, of the peak of the format it computes in
+    low_expert_flop_share: float = 0.16  # same, grouped GEMMs with such weights
     attention_flop_share: float = 0.60  # same, attention over a prompt
+    size_exponent: float = 0.10  # shares fall with this power of bandwidth over the reference board's: wider boards are harder to fill
     overlap_power: float = 3.0  # exponent of the smooth maximum of memory and compute time
     linear_floor_s: float = 4.7e-6  # GEMM [s]
     attention_floor_s: float = 10e-6  # attention [s]
@@ -58,7 +64,12 @@ class Roofline:
         """Times at the achievable peaks, apart [s]."""
         kind = columns["kind_code"]
         experts, prefill = kind == KIND_CODE["experts"], kind == KIND_CODE["attention_prefill"]
-        flop_share = np.where(experts, self.expert_flop_share, np.where(prefill, self.attention_flop_share, self.flop_share))
+        low = columns["dtype_code"] >= LOW_PRECISION
+        flop_share = np.where(
+            experts,
+            np.where(low, self.low_expert_flop_share, self.expert_flop_share),
+            np.where(prefill, self.attention_flop_share, np.where(low, self.low_flop_share, self.flop_share)),
+        )
         compute_s = columns["flops"] / (flop_share * columns["peak_flops_per_s"])
         rest = columns["hbm_bytes"] - columns["weight_bytes"] - columns["kv_bytes"]
         moved = (
@@ -66,7 +77,8 @@ class Roofline:
             + columns["kv_bytes"] / self.kv_share
             + rest / self.activation_share
         )
-        return compute_s, moved / columns["hbm_bytes_per_s"]
+        fill = np.maximum(columns["hbm_bytes_per_s"] / REFERENCE_BYTES_PER_S, 1.0) ** self.size_exponent
+        return compute_s * fill, moved * fill / columns["hbm_bytes_per_s"]
 
     def floor_s(self, columns: AnyColumns) -> Floats:
         """What a kernel takes however little it does [s]; zero for collectives, which have their own."""
