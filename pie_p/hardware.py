@@ -17,7 +17,7 @@ from pie_p import catalogue
 from pie_p.catalogue import Entry
 from pie_p.checks import Bytes, Count, Flag, Fraction, Frozen, Positive, Text
 from pie_p.errors import InputError, did_you_mean
-from pie_p.quantities import as_float, as_int
+from pie_p.quantities import as_float, as_int, shown
 from pie_p.sources import GIVEN, Source, Sourced
 from pie_p.units import DTYPES, Dtype
 
@@ -360,7 +360,7 @@ def _is_file(value: object) -> bool:
 
 def _name(value: object, kind: str) -> str:
     if not isinstance(value, str):
-        raise InputError(f"{str(value)[:80]!r} is no {kind}; give a name of the catalogue or a {kind.capitalize()}")
+        raise InputError(f"{shown(value)} is no {kind}; give a name of the catalogue or a {kind.capitalize()}")
     return value
 
 
