@@ -419,7 +419,7 @@ def test_a_board_without_its_figures_is_told_all_of_them():
     [
         ({"gpu": "h100"}, "no GPU 'h100'"),
         ({}, "no GPU ''"),
-        ({"gpu": 5}, "'5' is no GPU"),
+        ({"gpu": 5}, "5 is no GPU"),
         ({"gpu": "l4-24gb", "hosts": 0}, "hosts = 0 is not allowed"),
         ({"gpu": "l4-24gb", "hosts": 2, "inter": None}, "2 hosts need an inter link"),
         ({"gpu": "l4-24gb", "intra": "nvlink9"}, "no link 'nvlink9' in the catalogue"),
