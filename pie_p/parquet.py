@@ -40,13 +40,14 @@ def table_from_parquet(content: bytes, name: TableName, *, what: str) -> Table:
         ProfileError: not Parquet, torn, a missing or foreign column, a value that cannot be.
     """
     columns = read_columns(content, what=what)
-    wanted = {column.name for column in schema_of(name)}
-    odd = sorted(wanted.symmetric_difference(columns))
+    known = {column.name for column in schema_of(name)}
+    needed = {column.name for column in schema_of(name) if column.default is None}
+    odd = sorted((needed - set(columns)) | (set(columns) - known))
     if odd:
-        fault = "lacks" if odd[0] in wanted else "has the unknown"
+        fault = "lacks" if odd[0] in needed else "has the unknown"
         raise ProfileError(f"{what} {fault} column {odd[0]!r}; a {name!r} table has the columns of docs/data.md")
     try:
-        return Table.from_columns(name, {column.name: columns[column.name] for column in schema_of(name)})
+        return Table.from_columns(name, columns)
     except ProfileError as error:
         raise ProfileError(f"{what}: {error}") from None
 

@@ -78,6 +78,9 @@ _COUNTED: Final = (
     _number("top_k", "-", "routed experts per token", default=0.0),
 )
 
+# The fields of an operator that a kernel measured by itself has; what the host does with it (`launches`) is no property of the kernel.
+COUNTED: Final[tuple[str, ...]] = tuple(column.name for column in _COUNTED)
+
 _PLACE: Final = (
     _text("gpu", "catalogue name of the GPU", default=None),
     _text("engine", "vllm, sglang, trtllm, nccl, ...: the software that ran"),

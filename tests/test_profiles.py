@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_p.errors import ProfileError
@@ -73,6 +73,7 @@ def _encodes(text: str) -> bool:
 
 @pytest.mark.parametrize("name", list(SCHEMA))
 def test_any_table_comes_back_as_it_went(name: TableName) -> None:
+    @settings(max_examples=30)
     @given(rows_of(name))
     def round_trip(sample: Table) -> None:
         assert table_from_parquet(table_to_parquet(sample), name, what="here").equals(sample)
@@ -80,6 +81,7 @@ def test_any_table_comes_back_as_it_went(name: TableName) -> None:
     round_trip()
 
 
+@settings(max_examples=8)
 @given(st.lists(st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_appending_piece_by_piece_is_the_same_as_saving_at_once(pieces: list[list[float]]) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -133,7 +135,7 @@ def test_a_profile_is_not_written_over_unless_asked(folder: Path) -> None:
 
 
 def test_simulated_rows_do_not_enter_a_measured_profile(folder: Path) -> None:
-    with pytest.raises(ProfileError, match="simulated rows of 'operators' do not belong in a profile of origin 'measured'"):
+    with pytest.raises(ProfileError, match="simulated rows of 'operators' cannot go into a profile of origin 'measured'"):
         append_profile(folder, [table(1.0, origin="simulated")])
     assert load_profile(folder).operators.rows == 2
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pie_p.errors import ProfileError
 from pie_p.operators import COLLECTIVES, KINDS, Operator
-from pie_p.tables import SCHEMA, Table, repeats, schema_of
+from pie_p.tables import COUNTED, SCHEMA, Table, repeats, schema_of
 
 ROW = {"kind": "linear", "time_s": 1e-3, "gpu": "h100-sxm-80gb", "origin": "simulated", "source": "test"}
 
 
 @pytest.mark.parametrize("name", ["operators", "collectives"])
 def test_training_reads_the_columns_that_a_prediction_counts(name: str) -> None:
-    assert tuple(column.name for column in schema_of(name))[: len(Operator._fields)] == Operator._fields
+    """A new field of `Operator` belongs into the table, or beside `launches`: what the host does is no property of a kernel."""
+    assert tuple(column.name for column in schema_of(name))[: len(COUNTED)] == COUNTED
+    assert tuple(field for field in Operator._fields if field != "launches") == COUNTED
 
 
 def test_a_measured_number_has_its_unit_in_its_name() -> None:
@@ -97,3 +100,11 @@ def test_equality_is_of_rows_in_order() -> None:
     table = Table.from_columns("operators", {**ROW, "time_s": [1.0, 2.0]})
     assert table.equals(table.select(slice(None)))
     assert not table.equals(table.select(np.array([1, 0])))
+
+
+def test_every_column_stands_in_the_documentation_with_its_unit(root: Path) -> None:
+    page = (root / "docs" / "data.md").read_text(encoding="utf-8")
+    missing = [
+        column.name for columns in SCHEMA.values() for column in columns if f"| `{column.name}` | {column.unit or 'text'} |" not in page
+    ]
+    assert not missing

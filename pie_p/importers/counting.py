@@ -12,13 +12,13 @@ from typing import Any, Final
 import numpy as np
 
 from pie_p.operators import Operator
-from pie_p.tables import Array
+from pie_p.tables import COUNTED, Array
 
 _TEXTS: Final = frozenset({"path", "kind", "dtype", "kv_dtype"})
 
 
 def counted(count: Callable[..., Operator], *, same: Mapping[str, Array], each: Mapping[str, Array]) -> dict[str, Array]:
-    """Columns of `Operator` for every row.
+    """Counted columns of `Operator` for every row.
 
     Args:
         count: a counting function of `pie_p.operators`, its path bound.
@@ -32,11 +32,11 @@ def counted(count: Callable[..., Operator], *, same: Mapping[str, Array], each: 
     array([12.,  6.])
     """
     rows = len(next(iter([*each.values(), *same.values()])))
-    columns = {name: np.empty(rows, dtype=object if name in _TEXTS else np.float64) for name in Operator._fields}
+    columns = {name: np.empty(rows, dtype=object if name in _TEXTS else np.float64) for name in COUNTED}
     for members, values in grouped(same, rows):
         operator = count(**values, **{name: column[members] for name, column in each.items()})
-        for name, value in zip(Operator._fields, operator, strict=True):
-            columns[name][members] = value
+        for name in COUNTED:
+            columns[name][members] = getattr(operator, name)
     return columns
 
 
