@@ -89,7 +89,7 @@ def prediction_table(prediction: Prediction) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
     for name, figure, remark in prediction_lines(p):
-        table.add_row(name, figure, remark)
+        table.add_row(name, figure, Text(remark))
     return table
 
 
@@ -109,13 +109,13 @@ def tree_table(prediction: Prediction, *, depth: int) -> Table:
     table.add_column("energy", justify="right")
     table.add_column("share", justify="right")
     for path, energy_j in sorted(sums.items(), key=lambda item: -item[1]):
-        table.add_row(path, quantity(energy_j, "J"), share(energy_j, whole))
+        table.add_row(Text(path), quantity(energy_j, "J"), share(energy_j, whole))
     return table
 
 
 def names_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> RenderableType:
-    """A plain table of catalogue entries."""
-    table = Table(*header, title=title, title_justify="left", box=None, pad_edge=False)
+    """A plain table of catalogue entries; brackets in names are no markup."""
+    table = Table(*header, title=Text(title), title_justify="left", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
