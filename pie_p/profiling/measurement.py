@@ -143,7 +143,7 @@ def measure(workload: Workload, bench: Bench, procedure: Procedure = Procedure()
     """
     chance = random.Random(f"{procedure.seed} {workload.signature}")
     bench.clock.sleep(procedure.cool_down_s)
-    call_s = _warm_up(workload, bench.clock, procedure)
+    call_s = _warm_up(workload, procedure)
     single_s = workload.time_each(procedure.enough_iterations)
     environment = read_environment(bench.meter)
     trials: list[Trial] = []
@@ -172,12 +172,16 @@ def measure(workload: Workload, bench: Bench, procedure: Procedure = Procedure()
     )
 
 
-def _warm_up(workload: Workload, clock: Clock, procedure: Procedure) -> float:
-    """Run until warm; the time of one call [s], from the last and longest run."""
-    end_s, calls, took_s = clock.now_s() + procedure.warm_up_s, 1, 0.0
+def _warm_up(workload: Workload, procedure: Procedure) -> float:
+    """Run until warm; the time of one call [s], from the last and longest run.
+
+    It goes by what `run` answers and not by the clock, so that ranks whose `run` answers alike warm up alike and stay in step.
+    """
+    spent_s, calls = 0.0, 1
     while True:
         took_s = workload.run(calls)
-        if clock.now_s() >= end_s:
+        spent_s += max(took_s, 1e-9 * calls)
+        if spent_s >= procedure.warm_up_s:
             return max(took_s / calls, 1e-9)
         calls = min(2 * calls, max(1, int(calls * procedure.warm_up_s / max(took_s, 1e-6))))
 

@@ -1,0 +1,246 @@
+"""A campaign: a plan in TOML, measured point by point into a profile, most informative points first, until done or out of time.
+
+    name = "h200-single"              # becomes the `source` of every row
+    gpu = "h200-sxm-141gb"            # name in the catalogue
+    dtypes = ["bf16", "fp8"]          # of weights; they take turns
+
+    [kernels]                         # how many points of each kind
+    linear = 48
+    attention_decode = 32
+
+    [procedure]                       # what differs from the published protocol
+    enough_s = 2.0
+
+The kinds take turns, each giving its most informative point that is left, so a campaign that ends early has covered all of them. Every
+point is committed to the profile as it is measured, with an atomic write: a kill loses at most the point in flight, and the same command
+resumes there. A point that cannot be trusted or cannot run is written down with its reason, and is not tried again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pie_p.errors import DeviceError, InputError, ProfileError
+from pie_p.operators import Kind, Operator
+from pie_p.profile_manifest import MANIFEST, Rejected, load_manifest, new_manifest
+from pie_p.profiles import append_profile, load_profile, save_profile
+from pie_p.profiling.design import Budget, choose, signature
+from pie_p.profiling.environment import read_environment
+from pie_p.profiling.measurement import Bench, Measurement, Procedure, Workload, measure
+from pie_p.profiling.meters import ClosedMeterError, DriverError, LostGpuError, MeterPermissionError
+from pie_p.profiling.rows import ORIGIN, conditions, digest, operator_table
+from pie_p.units import Dtype
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
+BROKEN: Final = (LostGpuError, DriverError, MeterPermissionError, ClosedMeterError)  # nothing more can be measured
+MakeWorkload = Callable[[Operator], Workload]
+
+
+class CampaignPlan(BaseModel):
+    """What to measure, as read from TOML; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    gpu: str = Field(min_length=1)
+    kernels: Mapping[Kind, int]
+    dtypes: tuple[Dtype, ...] = Field(default=("bf16",), min_length=1)
+    most_flops: float = Field(default=Budget().most_flops, gt=0)
+    most_bytes: float = Field(default=Budget().most_bytes, gt=0)
+    procedure: Procedure = Procedure()
+    keep_samples: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Twelve hex digits that change when the plan does."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+    def points(self) -> list[Operator]:
+        """Every operator to measure, most informative first, equal ones once."""
+        budget = Budget(most_flops=self.most_flops, most_bytes=self.most_bytes)
+        by_kind = [choose(kind, count, budget=budget, dtypes=self.dtypes) for kind, count in self.kernels.items() if count]
+        turns = (operator for turn in zip_longest(*by_kind) for operator in turn if operator is not None)
+        return list({signature(operator): operator for operator in turns}.values())
+
+
+def load_plan(path: str | Path) -> CampaignPlan:
+    """Read a plan.
+
+    Raises:
+        InputError: no such file, not TOML, or a field that cannot be, named.
+    """
+    try:
+        return CampaignPlan.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"cannot read the plan {path}: {error.strerror}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']} (got {str(first['input'])[:40]!r})") from None
+
+
+def parse_budget(text: str) -> float:
+    """A time box [s].
+
+    >>> parse_budget("8m"), parse_budget("1.5h"), parse_budget("90")
+    (480.0, 5400.0, 90.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise InputError(f"{text!r} is no time box; write 90s, 8m or 1.5h")
+    return float(found[1]) * UNITS_S[found[2] or "s"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a campaign is."""
+
+    done: int  # measured or rejected, earlier runs included
+    total: int
+    rejected: int
+    left_s: float | None  # until the end, at the pace so far; None before the first point
+    now: str  # signature of the point that was just finished
+
+    def __str__(self) -> str:
+        left = "?" if self.left_s is None else f"{self.left_s / 60:.1f} min"
+        return f"{self.done}/{self.total} points, {self.rejected} rejected, {left} left: {self.now}"
+
+
+def run_campaign(
+    plan: CampaignPlan,
+    folder: str | Path,
+    bench: Bench,
+    make_workload: MakeWorkload,
+    *,
+    budget_s: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Progress:
+    """Measure what is left of a plan into the profile at `folder`; the state at the end.
+
+    Args:
+        plan: what to measure.
+        folder: a new profile, or one that an earlier run of the same plan began.
+        bench: clock, meter and sampler.
+        make_workload: an operator as something to run, `KernelWorkload` or a simulated one.
+        budget_s: no point is begun that would not end within this [s].
+        on_progress: told after every point.
+
+    Raises:
+        ProfileError: the folder holds another profile, or the disk refuses.
+        DeviceError: the meter or the board failed; what was measured is safe.
+    """
+    points, place = plan.points(), Path(folder)
+    _open_profile(plan, place, bench)
+    done, rejected = _finished(place)
+    clock, costs_s = bench.clock, list[float]()
+    end_s = None if budget_s is None else clock.now_s() + budget_s
+    progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=None, now="nothing yet")
+    for operator in points:
+        if digest(signature(operator)) in done:
+            continue
+        if end_s is not None and clock.now_s() + _expected_s(costs_s, plan.procedure) > end_s:
+            break
+        start_s = clock.now_s()
+        rejected += _measure_point(plan, place, bench, operator, make_workload)
+        costs_s.append(clock.now_s() - start_s)
+        done.add(digest(signature(operator)))
+        left_s = (len(points) - len(done)) * sum(costs_s) / len(costs_s)
+        progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=left_s, now=signature(operator))
+        if on_progress is not None:
+            on_progress(progress)
+    if progress.done == progress.total:
+        compact(place)
+    return progress
+
+
+def _open_profile(plan: CampaignPlan, place: Path, bench: Bench) -> None:
+    """Begin the profile, or check that it is this plan's."""
+    notes = json.dumps({"plan": plan.fingerprint})
+    if not (place / MANIFEST).exists():
+        environment = read_environment(bench.meter)
+        notes = json.dumps({"plan": plan.fingerprint, **environment.to_dict()})
+        origin = ORIGIN[bench.meter.identity.origin]
+        under = conditions(environment, gpu=plan.gpu, notes=notes)
+        save_profile(place, new_manifest(plan.name, origin=origin, source=plan.name, conditions=under), [])
+        return
+    manifest = load_manifest(place)
+    try:
+        begun = json.loads(manifest.conditions.notes or "{}").get("plan")
+    except (json.JSONDecodeError, AttributeError):
+        begun = None
+    if begun != plan.fingerprint:
+        raise ProfileError(f"{place} was begun with another plan ({begun or manifest.name!r}, not {plan.fingerprint}); use another folder")
+
+
+def _finished(place: Path) -> tuple[set[str], int]:
+    """Digests of points that need no more measuring, and how many of them were rejected."""
+    profile = load_profile(place, tables=("operators", "collectives"))
+    details = (*profile.operators["detail"], *profile.collectives["detail"])
+    measured = {found[1] for detail in details if (found := re.search(r"point=([0-9a-f]{12})", detail))}
+    refused = {item.file.partition(" ")[0] for item in profile.manifest.rejected}
+    return measured | refused, len(refused)
+
+
+def _expected_s(costs_s: list[float], procedure: Procedure) -> float:
+    """What the next point will take [s]: the mean so far; before the first, what the procedure asks for."""
+    if costs_s:
+        return sum(costs_s) / len(costs_s)
+    return procedure.cool_down_s + procedure.warm_up_s + procedure.trials * (procedure.enough_s + procedure.longest_pause_s / 2)
+
+
+def _measure_point(plan: CampaignPlan, place: Path, bench: Bench, operator: Operator, make_workload: MakeWorkload) -> int:
+    """Measure one operator and commit it; 1 if it was rejected, else 0."""
+    point = digest(signature(operator))
+    try:
+        measured = measure(make_workload(operator), bench, plan.procedure, keep_samples=plan.keep_samples)
+    except BROKEN:
+        raise
+    except (DeviceError, RuntimeError) as error:  # no such kernel here, or out of memory: the next point may do
+        reason = f"did not run: {type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else 'no text'}"
+        append_profile(place, [], rejected=[Rejected(file=f"{point} {signature(operator)}", reason=reason, rows=1)])
+        return 1
+    if plan.keep_samples:
+        _keep_samples(place, point, measured)
+    if measured.rejected_because:
+        reason = f"{measured.rejected_because} (time_s={measured.time_s:.6g}, power_w={measured.power_w})"
+        append_profile(place, [], rejected=[Rejected(file=f"{point} {signature(operator)}", reason=reason, rows=1)])
+        return 1
+    table = operator_table(operator, measured, gpu=plan.gpu, source=plan.name)
+    append_profile(place, [table.with_columns(detail=[f"point={point},{table['detail'][0]}"])])
+    return 0
+
+
+def _keep_samples(place: Path, point: str, measured: Measurement) -> None:
+    """Raw power samples, one file for each round of a point."""
+    (place / "samples").mkdir(exist_ok=True)
+    for number, samples in enumerate(measured.samples):
+        samples.save(place / "samples" / f"{point}-{number}.parquet")
+
+
+def compact(folder: str | Path) -> None:
+    """Put the many small parts of a finished campaign into one per table; a kill leaves either the old parts or the new ones."""
+    profile = load_profile(folder)
+    if len(profile.manifest.parts) > len({part.table for part in profile.manifest.parts}):
+        save_profile(folder, profile.manifest, list(profile.tables.values()), replace_existing=True)
+
+
+def remaining(plan: CampaignPlan, folder: str | Path) -> Iterator[Operator]:
+    """Points of a plan that a profile does not hold yet."""
+    done: set[str] = _finished(Path(folder))[0] if (Path(folder) / MANIFEST).exists() else set()
+    return (operator for operator in plan.points() if digest(signature(operator)) not in done)
