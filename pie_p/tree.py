@@ -55,8 +55,8 @@ def schedule(request: Request, deployment: Deployment) -> Schedule:
     Steady: at `batch` running requests a life has `c` prefill chunks and `L - 1` decode steps, and shares them with the others' chunks:
     of its `S = L - 1 + c` steps, `min(batch * c, S)` are mixed.
     """
-    planned = _static_steps(request, deployment) if request.mode == "static" else _steady_steps(request, deployment)
-    steps, ttft_steps = planned
+    plan = _static_steps if request.mode == "static" else _steady_steps
+    steps, ttft_steps = plan(request, deployment, _running(request, deployment))
     return Schedule(
         steps=tuple(steps),
         sharing=request.batch * deployment.plan.dp,
@@ -65,20 +65,20 @@ def schedule(request: Request, deployment: Deployment) -> Schedule:
     )
 
 
-def _static_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
+def _static_steps(request: Request, deployment: Deployment, running: tuple[float, float]) -> tuple[list[PlannedStep], float]:
     new, budget = request.new_prompt_tokens, deployment.engine.chunk_tokens
     chunks = max(1, ceil(new / budget))  # per sequence
     together = min(request.batch, max(1.0, budget // new)) if chunks == 1 else 1.0  # sequences per prefill step
     groups = request.batch / together
-    prefill = _prefill_step(request, sequences=together, chunks=chunks, beside=0.0)
+    prefill = _prefill_step(request, running, sequences=together, chunks=chunks, beside=0.0)
     steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=groups * chunks)]
     decodes = max(0.0, request.mean_output_tokens - 1.0)
     if decodes:
-        steps.append(PlannedStep(step=_decode_step(request, request.batch), decode_steps=decodes, prefill_steps=0.0))
+        steps.append(PlannedStep(step=_decode_step(request.batch, running), decode_steps=decodes, prefill_steps=0.0))
     return steps, (groups + 1) / 2 * chunks
 
 
-def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[PlannedStep], float]:
+def _steady_steps(request: Request, deployment: Deployment, running: tuple[float, float]) -> tuple[list[PlannedStep], float]:
     """Mixed and decode-only steps of a life at `batch` running requests.
 
     Attention-DP ranks step together, and every rank's step is as large as the largest rank's (vLLM pads to it): a prompt on any rank makes
@@ -92,31 +92,37 @@ def _steady_steps(request: Request, deployment: Deployment) -> tuple[list[Planne
     mixed = min(batch * chunks * ranks, life)
     arriving = min(batch, max(batch * chunks / mixed, min(1.0, batch)))  # sequences in prefill per mixed step, on the fullest rank
     beside = max(0.0, batch - arriving)
-    prefill = _prefill_step(request, sequences=arriving, chunks=chunks, beside=beside)
+    prefill = _prefill_step(request, running, sequences=arriving, chunks=chunks, beside=beside)
     steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=mixed)]
     if beside > 1e-9:
-        steps.append(PlannedStep(step=_decode_step(request, beside), decode_steps=mixed, prefill_steps=-mixed))
+        steps.append(PlannedStep(step=_decode_step(beside, running), decode_steps=mixed, prefill_steps=-mixed))
     if life - mixed > 1e-9:
-        steps.append(PlannedStep(step=_decode_step(request, batch), decode_steps=life - mixed, prefill_steps=0.0))
+        steps.append(PlannedStep(step=_decode_step(batch, running), decode_steps=life - mixed, prefill_steps=0.0))
     return steps, float(chunks)
 
 
-def _grown_tokens(request: Request) -> float:
-    """Tokens a running sequence grows by until its end, length-biased: `E[L^2] / E[L] - 1` [-]."""
-    return max(0.0, request.mean_output_tokens * request.length_spread - 1.0)
+def _running(request: Request, deployment: Deployment) -> tuple[float, float]:
+    """Context a running sequence starts at, and how much it grows by until its end, length-biased: `E[L^2] / E[L] - 1` [tokens].
+
+    A batch whose KV cache exceeds the memory cannot hold that much context: what runs is shorter, in the proportion that fits.
+    """
+    start, growth = request.prompt_tokens, max(0.0, request.mean_output_tokens * request.length_spread - 1.0)
+    fits = deployment.largest_batch(start + growth / 2)
+    held = min(1.0, max(fits, 1.0) / request.batch)
+    return start * held, growth * held
 
 
-def _decode_step(request: Request, sequences: float) -> Step:
-    return Step(decode_sequences=sequences, decode_start=request.prompt_tokens, decode_growth=_grown_tokens(request))
+def _decode_step(sequences: float, running: tuple[float, float]) -> Step:
+    return Step(decode_sequences=sequences, decode_start=running[0], decode_growth=running[1])
 
 
-def _prefill_step(request: Request, *, sequences: float, chunks: int, beside: float) -> Step:
+def _prefill_step(request: Request, running: tuple[float, float], *, sequences: float, chunks: int, beside: float) -> Step:
     tokens = request.new_prompt_tokens / chunks
     before = request.prompt_tokens - request.new_prompt_tokens + (chunks - 1) / 2 * tokens
     return Step(
         decode_sequences=beside,
-        decode_start=request.prompt_tokens,
-        decode_growth=_grown_tokens(request),
+        decode_start=running[0],
+        decode_growth=running[1],
         prefill_sequences=sequences,
         prefill_tokens=tokens,
         prefill_cached=before,
