@@ -8,8 +8,8 @@ Reading order, each module knowing only those above it:
 1. `units`, `errors`, `quantities`, `checks`: conversions, error texts, numbers at the border.
 2. `shapes`, `llm`, `hardware`, `plan`, `workload`, `engine`, `energy`: the nouns.
 3. `deployment`, `operators`, `layers`, `tree`: what runs on which rank, counted.
-4. `features`, `physics`, `serving`: operators as columns, their time and power, and the waits between them.
-5. `prediction`, `predictor`: the answer with its working, and what answers.
+4. `features`, `physics`, `power`, `serving`, `settling`: operators as columns, their time and power, and the waits between them.
+5. `accounting`, `cases`, `prediction`, `predictor`: which watts count, checked arguments, the answer with its working, what answers.
 6. `report`, `cli`: what people see.
 """
 
@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import logging
 
+from pie_p.accounting import Accounting
+from pie_p.cases import make_case
 from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine
 from pie_p.errors import PiePError
@@ -24,7 +26,7 @@ from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, lo
 from pie_p.llm import LLM, llm_names, load_llm
 from pie_p.plan import ParallelPlan
 from pie_p.prediction import OperatorEnergy, Prediction
-from pie_p.predictor import Accounting, Predictor, load_predictor, make_case, predict_energy, predict_many
+from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
 from pie_p.serving import Case
 from pie_p.workload import LengthDistribution, Request
 

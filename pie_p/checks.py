@@ -39,7 +39,7 @@ class FrozenDict(dict[K, V]):
     def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise InputError(f"this table of {len(self)} entries cannot be changed; build a new one")
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -115,7 +115,7 @@ class Noun(BaseModel):
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
-        return type(self) is type(other) and self._hash == other._hash and self._values == other._values  # type: ignore[attr-defined]
+        return type(self) is type(other) and self._hash == other._hash and self._values == other._values
 
     def __copy__(self: N) -> N:
         return self

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from pie_p.accounting import Scope
 from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
@@ -17,7 +18,6 @@ from pie_p.serving import WAIT_CAUSES
 from pie_p.settling import Run
 from pie_p.workload import Request
 
-Scope = Literal["gpu", "host", "facility"]
 Phase = Literal["prefill", "decode"]
 PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 

@@ -7,72 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
-from math import ceil
 from typing import Any, cast
 
 import numpy as np
 
+from pie_p.accounting import Accounting, Scope
+from pie_p.cases import make_case
 from pie_p.checks import FrozenDict
-from pie_p.deployment import Deployment, deploy
-from pie_p.energy import EnergyBreakdown
-from pie_p.engine import Engine, load_engine
+from pie_p.engine import Engine
 from pie_p.errors import InputError
-from pie_p.hardware import Cluster, Gpu, load_cluster
-from pie_p.llm import LLM, load_llm
+from pie_p.hardware import Cluster, Gpu
+from pie_p.llm import LLM
 from pie_p.physics import Floats, Roofline
-from pie_p.plan import ParallelPlan
 from pie_p.power import PowerLaw
-from pie_p.prediction import PHASES, Phase, Prediction, Scope, Working, phase_energies
-from pie_p.quantities import as_float, shown
+from pie_p.prediction import PHASES, Phase, Prediction, Working, phase_energies
+from pie_p.quantities import shown
 from pie_p.serving import Assembly, Case, ServingCosts, assemble
 from pie_p.settling import Run, settle
-from pie_p.units import DTYPES, Dtype
-from pie_p.workload import Mode, OutputTokens, Request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accounting:
-    """Which watts one answer counts."""
-
-    scope: Scope = "gpu"
-    pue: float | None = None
-    exclusive_host: bool = False
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.scope, str) or self.scope not in ("gpu", "host", "facility"):
-            raise InputError(f"scope = {shown(self.scope)} is not known; allowed: 'gpu', 'host', 'facility'")
-        if not isinstance(self.exclusive_host, bool):
-            raise InputError(f"exclusive_host = {shown(self.exclusive_host)} is not a truth value; allowed: True, False")
-        if self.scope == "facility" and self.pue is None:
-            raise InputError("scope='facility' needs pue, the power usage effectiveness of the site (for instance pue=1.2)")
-        if self.pue is not None:
-            object.__setattr__(self, "pue", as_float("pue", self.pue, least=1.0, most=10.0))
-            if self.scope != "facility":
-                raise InputError(f"pue = {self.pue:g} counts only in scope='facility'; the scope asked for is {self.scope!r}")
-
-    def breakdown(self, parts: tuple[float, float, float], *, seconds: float, deployment: Deployment) -> EnergyBreakdown:
-        """Energy by kind, with host and facility as far as the scope goes.
-
-        Args:
-            parts: compute, communication and wait energy of the GPU boards [J].
-            seconds: time the request answers for [s].
-            deployment: for the host's figures.
-        """
-        compute_j, communication_j, wait_j = parts
-        host_j = facility_j = None
-        if self.scope != "gpu":
-            host_j = self._host_w(deployment) * seconds + deployment.cluster.host_load_fraction * sum(parts)
-        if self.scope == "facility":
-            facility_j = (cast(float, self.pue) - 1.0) * (sum(parts) + cast(float, host_j))
-        return EnergyBreakdown(compute_j=compute_j, communication_j=communication_j, wait_j=wait_j, host_j=host_j, facility_j=facility_j)
-
-    def _host_w(self, deployment: Deployment) -> float:
-        cluster, gpus = deployment.cluster, deployment.plan.gpus
-        if not self.exclusive_host:
-            return cluster.host_idle_w * gpus / cluster.gpus_per_host
-        hosts = ceil(gpus / cluster.gpus_per_host)
-        idle_boards = hosts * cluster.gpus_per_host - gpus
-        return hosts * cluster.host_idle_w + idle_boards * cluster.gpu.idle_w * (1.0 + cluster.host_load_fraction)
+from pie_p.units import Dtype
+from pie_p.workload import Mode, OutputTokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,60 +143,6 @@ def _warnings(case: Case) -> tuple[str, ...]:
 @lru_cache(maxsize=64)
 def _hash_of(text: str) -> str:
     return sha256(text.encode()).hexdigest()
-
-
-def make_case(
-    llm: str | LLM | Mapping[str, object],
-    *,
-    gpu: str | Gpu | None = None,
-    cluster: str | Cluster | None = None,
-    tp: int = 1,
-    pp: int = 1,
-    dp: int = 1,
-    ep: int = 1,
-    micro_batches: int | None = None,
-    batch: float = 1,
-    prompt_tokens: float,
-    output_tokens: OutputTokens,
-    cached_prompt_tokens: float = 0,
-    dtype: Dtype | None = None,
-    kv_dtype: Dtype | None = None,
-    engine: str | Engine = "vllm",
-    mode: Mode | None = None,
-    power_limit_w: float | None = None,
-) -> Case:
-    """Check the arguments of `predict_energy` and put them together; `predict` answers a list of these at once."""
-    plan = ParallelPlan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batches=micro_batches)
-    request = Request(
-        prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch, cached_prompt_tokens=cached_prompt_tokens, mode=mode
-    )
-    for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype)):
-        if value is not None and (not isinstance(value, str) or value not in DTYPES):
-            raise InputError(f"{name} = {shown(value)} is not known; allowed: {', '.join(DTYPES)}")
-    where = _cluster_for(gpu, cluster, plan.gpus)
-    deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=dtype, kv_dtype=kv_dtype)
-    if power_limit_w is not None:
-        power_limit_w = _power_limit(power_limit_w, where.gpu)
-    return Case(request, deployment, power_limit_w)
-
-
-def _power_limit(value: float, gpu: Gpu) -> float:
-    limit_w = as_float("power_limit_w", value, above=True)
-    if not gpu.active_idle_w < limit_w <= gpu.limit_w:
-        raise InputError(
-            f"power_limit_w = {limit_w:g} W is outside what {gpu.name} can hold; allowed: above {gpu.active_idle_w:g} W (active idle) "
-            f"and at most {gpu.limit_w:g} W"
-        )
-    return limit_w
-
-
-def _cluster_for(gpu: str | Gpu | None, cluster: str | Cluster | None, gpus: int) -> Cluster:
-    if (gpu is None) == (cluster is None):
-        came = "both gpu and cluster" if gpu is not None else "neither gpu nor cluster"
-        raise InputError(f"{came} given; give one: gpu='h100-sxm-80gb' (its common host) or cluster=Cluster(...) or a TOML file")
-    if cluster is not None:
-        return load_cluster(cluster)
-    return load_cluster(cast("str | Gpu", gpu), gpus=gpus)
 
 
 def predict_many(

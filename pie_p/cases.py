@@ -1,0 +1,71 @@
+"""Cases: the arguments people give, checked and put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+from pie_p.deployment import deploy
+from pie_p.engine import Engine, load_engine
+from pie_p.errors import InputError
+from pie_p.hardware import Cluster, Gpu, load_cluster
+from pie_p.llm import LLM, load_llm
+from pie_p.plan import ParallelPlan
+from pie_p.quantities import as_float, shown
+from pie_p.serving import Case
+from pie_p.units import DTYPES, Dtype
+from pie_p.workload import Mode, OutputTokens, Request
+
+
+def make_case(
+    llm: str | LLM | Mapping[str, object],
+    *,
+    gpu: str | Gpu | None = None,
+    cluster: str | Cluster | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    dp: int = 1,
+    ep: int = 1,
+    micro_batches: int | None = None,
+    batch: float = 1,
+    prompt_tokens: float,
+    output_tokens: OutputTokens,
+    cached_prompt_tokens: float = 0,
+    dtype: Dtype | None = None,
+    kv_dtype: Dtype | None = None,
+    engine: str | Engine = "vllm",
+    mode: Mode | None = None,
+    power_limit_w: float | None = None,
+) -> Case:
+    """Check the arguments of `predict_energy` and put them together; `predict` answers a list of these at once."""
+    plan = ParallelPlan(tp=tp, pp=pp, dp=dp, ep=ep, micro_batches=micro_batches)
+    request = Request(
+        prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch, cached_prompt_tokens=cached_prompt_tokens, mode=mode
+    )
+    for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype)):
+        if value is not None and (not isinstance(value, str) or value not in DTYPES):
+            raise InputError(f"{name} = {shown(value)} is not known; allowed: {', '.join(DTYPES)}")
+    where = _cluster_for(gpu, cluster, plan.gpus)
+    deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=dtype, kv_dtype=kv_dtype)
+    if power_limit_w is not None:
+        power_limit_w = _power_limit(power_limit_w, where.gpu)
+    return Case(request, deployment, power_limit_w)
+
+
+def _power_limit(value: float, gpu: Gpu) -> float:
+    limit_w = as_float("power_limit_w", value, above=True)
+    if not gpu.active_idle_w < limit_w <= gpu.limit_w:
+        raise InputError(
+            f"power_limit_w = {limit_w:g} W is outside what {gpu.name} can hold; allowed: above {gpu.active_idle_w:g} W (active idle) "
+            f"and at most {gpu.limit_w:g} W"
+        )
+    return limit_w
+
+
+def _cluster_for(gpu: str | Gpu | None, cluster: str | Cluster | None, gpus: int) -> Cluster:
+    if (gpu is None) == (cluster is None):
+        came = "both gpu and cluster" if gpu is not None else "neither gpu nor cluster"
+        raise InputError(f"{came} given; give one: gpu='h100-sxm-80gb' (its common host) or cluster=Cluster(...) or a TOML file")
+    if cluster is not None:
+        return load_cluster(cluster)
+    return load_cluster(cast("str | Gpu", gpu), gpus=gpus)
