@@ -91,3 +91,11 @@ def parallel(rank: Rank) -> dict[str, ParallelRun]:
         "tp+pp": Layout(tp=2, pp=2, micro_batches=2),
     }
     return {name: run_parallel(rank, layout=layout, steps=2) for name, layout in layouts.items()}
+
+
+def metered(rank: Rank) -> Bench:
+    """A simulated board of 120 W and 10 W per rank, whatever it does, on the real clock."""
+    clock, artefacts = MonotonicClock(), Artefacts(period_s=0.02, window_s=0.01)
+    meter = SimulatedMeter(Timeline(idle_w=120.0 + 10.0 * rank.index), clock, artefacts=artefacts, uuid=f"SIM-{rank.index}")
+    timing = MeterTiming(period_s=0.02, window_s=0.01, lag_s=0.0, residual=0.0, updates=100)
+    return Bench(clock=clock, meter=meter, sampler=SimulatedSampler(meter, clock, period_s=0.005), timing=timing)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -51,24 +51,29 @@ BROKEN: Final = (LostGpuError, DriverError, MeterPermissionError, ClosedMeterErr
 MakeWorkload = Callable[[Operator], Workload]
 
 
-class CampaignPlan(BaseModel):
-    """What to measure, as read from TOML; unknown fields are refused."""
+class AnyPlan(BaseModel):
+    """What every plan has; unknown fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
     gpu: str = Field(min_length=1)
-    kernels: Mapping[Kind, int]
-    dtypes: tuple[Dtype, ...] = Field(default=("bf16",), min_length=1)
-    most_flops: float = Field(default=Budget().most_flops, gt=0)
-    most_bytes: float = Field(default=Budget().most_bytes, gt=0)
     procedure: Procedure = Procedure()
-    keep_samples: bool = False
 
     @property
     def fingerprint(self) -> str:
         """Twelve hex digits that change when the plan does."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
+
+
+class CampaignPlan(AnyPlan):
+    """Kernels to measure on one board, as read from TOML."""
+
+    kernels: Mapping[Kind, int]
+    dtypes: tuple[Dtype, ...] = Field(default=("bf16",), min_length=1)
+    most_flops: float = Field(default=Budget().most_flops, gt=0)
+    most_bytes: float = Field(default=Budget().most_bytes, gt=0)
+    keep_samples: bool = False
 
     def points(self) -> list[Operator]:
         """Every operator to measure, most informative first, equal ones once."""
@@ -130,6 +135,7 @@ def run_campaign(
     *,
     budget_s: float | None = None,
     on_progress: Callable[[Progress], None] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> Progress:
     """Measure what is left of a plan into the profile at `folder`; the state at the end.
 
@@ -140,13 +146,14 @@ def run_campaign(
         make_workload: an operator as something to run, `KernelWorkload` or a simulated one.
         budget_s: no point is begun that would not end within this [s].
         on_progress: told after every point.
+        facts: what else is known about the place, kept in a new profile's notes.
 
     Raises:
         ProfileError: the folder holds another profile, or the disk refuses.
         DeviceError: the meter or the board failed; what was measured is safe.
     """
     points, place = plan.points(), Path(folder)
-    _open_profile(plan, place, bench)
+    open_profile(plan, place, bench, facts or {})
     done, rejected = _finished(place)
     clock, costs_s = bench.clock, list[float]()
     end_s = None if budget_s is None else clock.now_s() + budget_s
@@ -169,12 +176,11 @@ def run_campaign(
     return progress
 
 
-def _open_profile(plan: CampaignPlan, place: Path, bench: Bench) -> None:
+def open_profile(plan: AnyPlan, place: Path, bench: Bench, facts: Mapping[str, Any]) -> None:
     """Begin the profile, or check that it is this plan's."""
-    notes = json.dumps({"plan": plan.fingerprint})
     if not (place / MANIFEST).exists():
         environment = read_environment(bench.meter)
-        notes = json.dumps({"plan": plan.fingerprint, **environment.to_dict()})
+        notes = json.dumps({"plan": plan.fingerprint, **facts, **environment.to_dict()})
         origin = ORIGIN[bench.meter.identity.origin]
         under = conditions(environment, gpu=plan.gpu, notes=notes)
         save_profile(place, new_manifest(plan.name, origin=origin, source=plan.name, conditions=under), [])

@@ -30,6 +30,17 @@ WAVE_PERIODS_S: Final = (0.0173, 0.0431, 0.0977, 0.1831, 0.3137, 0.7411, 1.6180)
 WINDOWS_S: Final = np.geomspace(0.002, 2.0, 121)
 
 
+# Instant field, by the beginning of NVML's product name: update period and averaging window [s] (arXiv 2312.02741, table 2). A GPU that is
+# not here is to be measured with `find_timing`.
+KNOWN_TIMINGS: Final[dict[str, tuple[float, float]]] = {
+    "NVIDIA H100": (0.100, 0.025),
+    "NVIDIA A100": (0.100, 0.025),
+    "NVIDIA RTX A6000": (0.100, 0.100),
+    "NVIDIA RTX 6000 Ada": (0.100, 0.100),
+    "Tesla V100": (0.020, 0.010),
+}
+
+
 class SwitchedLoad(Protocol):
     """Something that can keep the board busy, or leave it alone, for a while."""
 
@@ -49,6 +60,21 @@ class MeterTiming:
     lag_s: float  # from the end of the window to the update
     residual: float  # share of the readings' variance that the fit leaves unexplained, 0..1; above 0.1 do not trust it
     updates: int  # readings that the fit rests on
+
+
+def known_timing(name: str) -> MeterTiming:
+    """Published timing of a product's instant field.
+
+    Raises:
+        DeviceError: not published; measure it.
+
+    >>> known_timing("NVIDIA H100 80GB HBM3").window_s
+    0.025
+    """
+    for beginning, (period_s, window_s) in KNOWN_TIMINGS.items():
+        if name.startswith(beginning):
+            return MeterTiming(period_s=period_s, window_s=window_s, lag_s=0.0, residual=0.0, updates=0)
+    raise DeviceError(f"the meter's timing of {name!r} is not published; find it with find_timing. Known: {', '.join(KNOWN_TIMINGS)}")
 
 
 def find_timing(load: SwitchedLoad, sampler: Sampler, clock: Clock, *, seconds_per_wave: float = 4.0) -> MeterTiming:
