@@ -15,9 +15,11 @@ sys.path.append(str(Path(__file__).parent))  # fresh processes look for the bodi
 import rank_bodies
 
 from pie_p.errors import InputError
-from pie_p.profiling.intervals import times
+from pie_p.profiling.intervals import explain, times
+from pie_p.profiling.laws import Timeline
 from pie_p.profiling.ranks import Rank, run_ranks
 from pie_p.profiling.runners import Layout, ParallelRun, batch_of, run_parallel
+from pie_p.profiling.simulated_meter import Artefacts
 from pie_p.profiling.transformer import Shape, build, keep_stage
 
 
@@ -60,6 +62,31 @@ def test_the_last_stage_of_a_pipeline_waits_in_the_bubble_and_the_first_does_not
     bubbles = [sum(interval.time_s for interval in ranks if interval.cause == "bubble") for ranks in runs["pp"].intervals]
     assert bubbles[0] == 0.0
     assert bubbles[3] > 0.0
+
+
+@pytest.mark.parametrize("name", ["tp", "tp+pp"])
+def test_energies_of_the_parts_add_up_to_the_measured_whole(runs: dict[str, ParallelRun], name: str) -> None:
+    """Boards that draw a known power for each kind, at the very moments of the real ranks, behind meters that blur it."""
+    levels_w = {"attention": 450.0, "mlp": 600.0, "norm": 300.0, "embedding": 250.0, "lm_head": 500.0, "all_reduce": 260.0}
+    levels_w |= {"send_recv": 220.0, "wait": 150.0}
+    rows, measured_j, truth_j, spent_j = [], 0.0, 0.0, dict.fromkeys(levels_w, 0.0)
+    for intervals, steps in zip(runs[name].intervals, runs[name].steps_s, strict=True):
+        board = Timeline(idle_w=75.0)
+        for interval in intervals:
+            board.set_level(interval.start_s, levels_w[interval.kind])
+            spent_j[interval.kind] += levels_w[interval.kind] * interval.time_s
+        busy_s = sum(end_s - start_s for start_s, end_s in steps)
+        length_s = (steps[0][1] - steps[0][0]) / 300  # of a window: the meter must see the step
+        shown = Artefacts(period_s=length_s, window_s=length_s / 2)
+        ticks_s = np.concatenate([np.arange(start_s + length_s, end_s, length_s) for start_s, end_s in steps])
+        readings_w = np.array([board.energy_j(tick - shown.window_s, tick) / shown.window_s for tick in ticks_s])
+        rows.append((intervals, ticks_s, readings_w))
+        measured_j += float(readings_w.mean()) * busy_s
+        truth_j += sum(board.energy_j(start_s, end_s) for start_s, end_s in steps)
+    found = explain(rows, length_s / 2, measured_j)
+    assert measured_j == pytest.approx(truth_j, rel=0.03)
+    assert abs(found.unexplained_j) < 0.03 * truth_j
+    assert found.energy_j["wait"] == pytest.approx(spent_j["wait"], rel=0.1)
 
 
 def test_torchrun_starts_the_same_run(tmp_path: Path) -> None:
