@@ -158,8 +158,11 @@ def _divided_by_tp(layer: Layer, plan: ParallelPlan) -> list[tuple[str, int]]:
         sizes.append(("value heads", layer.mixer.value_heads))
     if isinstance(layer.ffn, DenseFfn):
         sizes.append(("feed-forward columns", layer.ffn.intermediate_size))
-    elif isinstance(layer.ffn, MoeFfn) and plan.ep == 1:
-        sizes.append(("columns per expert", layer.ffn.intermediate_size))
+    elif isinstance(layer.ffn, MoeFfn):
+        if plan.ep == 1:
+            sizes.append(("columns per expert", layer.ffn.intermediate_size))
+        if layer.ffn.shared_intermediate_size:
+            sizes.append(("columns of the shared expert", layer.ffn.shared_intermediate_size))
     return sizes
 
 

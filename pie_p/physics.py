@@ -51,6 +51,7 @@ class Roofline:
     low_expert_flop_share: float = 0.16  # same, grouped GEMMs with such weights
     attention_flop_share: float = 0.60  # same, attention over a prompt
     size_exponent: float = 0.10  # shares fall with this power of bandwidth over the reference board's: wider boards are harder to fill
+    memory_clock_exponent: float = 0.10  # how far a lower core clock slows memory: loads are issued by the cores
     overlap_power: float = 3.0  # exponent of the smooth maximum of memory and compute time
     linear_floor_s: float = 4.7e-6  # GEMM [s]
     attention_floor_s: float = 10e-6  # attention [s]
@@ -117,7 +118,7 @@ class Roofline:
         compute_s, memory_s = self.compute_and_memory_s(columns)
         floor_s = self.floor_s(columns)
         before = smooth_max(compute_s, memory_s, power=self.overlap_power) + floor_s
-        after = smooth_max(compute_s / clock, memory_s, power=self.overlap_power) + floor_s
+        after = smooth_max(compute_s / clock, memory_s / clock**self.memory_clock_exponent, power=self.overlap_power) + floor_s
         return np.where(is_collective(columns), 1.0, after / np.maximum(before, 1e-30))
 
 

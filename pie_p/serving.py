@@ -81,6 +81,7 @@ class Assembly:
     stage_ranks: Floats  # ranks of the stages together, data-parallel ones included [-]
     stage_count: Floats  # stages of this kind [-]
     step_case: NDArray[np.int64]
+    settles: NDArray[np.int64]  # for each step the group of steps whose power settles together
     decode_steps: Floats  # per request's life [-]
     prefill_steps: Floats  # per request's life [-]
     pieces: Floats  # micro-batches [-]
@@ -137,9 +138,20 @@ def assemble(cases: Sequence[Case]) -> Assembly:
         expert_group=table[:, 6],
         expert_choices=table[:, 7],
         eager=table[:, 8] > 0,
+        settles=_settling_groups(schedules),
         decode_steps=table[:, 9],
         prefill_steps=table[:, 10],
     )
+
+
+def _settling_groups(schedules: Sequence[Schedule]) -> NDArray[np.int64]:
+    """Steps of a life settle together where prompts come in between decode steps, and each for itself where phases follow each other."""
+    groups: list[int] = []
+    for plan in schedules:
+        start = groups[-1] + 1 if groups else 0
+        apart = plan.steps[0].step.decode_sequences == 0
+        groups += [start + number * apart for number in range(len(plan.steps))]
+    return np.array(groups, dtype=np.int64)
 
 
 def _ranks(deployment: Deployment) -> float:

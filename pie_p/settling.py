@@ -1,6 +1,7 @@
 """Where a run settles: its steps' times and its boards' power, under the board's own limit and under a lower cap.
 
-The power limit binds on the mean over a run. When a cap below the board's own limit binds, the clock falls until power meets it: compute
+The power limit binds on the mean over steps that alternate faster than it acts: over a life in which prompts come in between decode steps,
+and over each phase where one follows the other. When a cap below the board's own limit binds, the clock falls until power meets it: compute
 stretches, memory hardly.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,38 +51,63 @@ def settle(
     """
     clock = run_clock(assembly, time_s, costs)
     demand = law.demand(assembly.columns, time_s)
-    first_row = np.searchsorted(assembly.row_case, np.arange(len(assembly.cases)))
-    own_w, idle_w = assembly.columns["limit_w"][first_row], assembly.columns["active_idle_w"][first_row]
-    asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait)
-    share = law.settled(asked, limit_w=own_w, idle_w=idle_w)
-    most = np.maximum(law.ceiling * limits_w - idle_w, 1.0) / (own_w - idle_w)
+    boards = _boards(assembly)
+    asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait, groups=assembly.settles)
+    share = law.settled(asked, limit_w=boards.limit_w, idle_w=boards.idle_w)
+    most = np.maximum(law.ceiling * limits_w[boards.case] - boards.idle_w, 1.0) / (boards.limit_w - boards.idle_w)
     binds = share > most
+    row_group = assembly.settles[assembly.stage_step[assembly.row_stage]]
     if binds.any():
         fallen = np.where(binds, np.minimum(most / share, 1.0) ** (1.0 / law.clock_exponent), 1.0)
-        time_s = time_s * roofline.stretch(assembly.columns, fallen[assembly.row_case])
+        time_s = time_s * roofline.stretch(assembly.columns, fallen[row_group])
         clock = run_clock(assembly, time_s, costs)
-        asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait)
+        asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait, groups=assembly.settles)
         share = np.where(binds, most, share)
-    bent = (share / asked) * (own_w - idle_w)  # watts per unit of demand
-    case_of_stage = assembly.step_case[assembly.stage_step]
+    bent = (share / asked) * (boards.limit_w - boards.idle_w)  # watts per unit of demand
     return Run(
         assembly=assembly,
         clock=clock,
         time_s=time_s,
-        power_w=(idle_w[assembly.row_case] + demand * bent[assembly.row_case]),
-        wait_power_w=(idle_w + law.wait * bent)[case_of_stage],
+        power_w=(boards.idle_w[row_group] + demand * bent[row_group]),
+        wait_power_w=(boards.idle_w + law.wait * bent)[assembly.settles[assembly.stage_step]],
     )
 
 
-def mean_demand(assembly: Assembly, clock: Clock, time_s: Floats, demand: Floats, *, wait: float) -> Floats:
-    """Demand of each case, mean over its boards and its life [-]."""
+class _Boards(NamedTuple):
+    """Figures of the boards of each group of steps that settles together."""
+
+    case: NDArray[np.int64]
+    limit_w: Floats
+    idle_w: Floats
+
+
+def _boards(assembly: Assembly) -> _Boards:
+    first_step = np.searchsorted(assembly.settles, np.arange(int(assembly.settles[-1]) + 1))
+    case = assembly.step_case[first_step]
+    first_row = np.searchsorted(assembly.row_case, np.arange(len(assembly.cases)))[case]
+    return _Boards(case, assembly.columns["limit_w"][first_row], assembly.columns["active_idle_w"][first_row])
+
+
+def mean_demand(
+    assembly: Assembly, clock: Clock, time_s: Floats, demand: Floats, *, wait: float, groups: NDArray[np.int64] | None = None
+) -> Floats:
+    """Demand, mean over the boards and the time of each group of steps; by default of each case's whole life [-].
+
+    Args:
+        assembly: the flattened cases.
+        clock: times of steps and waits.
+        time_s: seconds per call of each row [s].
+        demand: of each row [-].
+        wait: demand of a rank that waits [-].
+        groups: for each step the group it belongs to; default its case.
+    """
+    of_step = assembly.step_case if groups is None else groups
+    count = int(of_step[-1]) + 1
     lives = assembly.decode_steps + assembly.prefill_steps
-
-    def per_case(values: Floats, of_case: NDArray[np.int64]) -> Floats:
-        return np.asarray(np.bincount(of_case, weights=values, minlength=len(assembly.cases)), dtype=np.float64)
-
-    row_weight = assembly.calls * time_s * assembly.stage_ranks[assembly.row_stage] * lives[assembly.stage_step[assembly.row_stage]]
-    case_of_stage = assembly.step_case[assembly.stage_step]
+    row_step = assembly.stage_step[assembly.row_stage]
+    row_weight = assembly.calls * time_s * assembly.stage_ranks[assembly.row_stage] * lives[row_step]
     waited = np.sum([clock.waits_s[cause] for cause in WAIT_CAUSES], axis=0) * assembly.stage_ranks * lives[assembly.stage_step]
-    asked = per_case(row_weight * demand, assembly.row_case) + wait * per_case(waited, case_of_stage)
-    return asked / (per_case(row_weight, assembly.row_case) + per_case(waited, case_of_stage))
+    wait_weight = np.bincount(of_step[assembly.stage_step], weights=waited, minlength=count)
+    asked = np.bincount(of_step[row_step], weights=row_weight * demand, minlength=count) + wait * wait_weight
+    seconds = np.bincount(of_step[row_step], weights=row_weight, minlength=count) + wait_weight
+    return np.asarray(asked / np.maximum(seconds, 1e-30))

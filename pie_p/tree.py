@@ -85,20 +85,26 @@ def _steady_steps(request: Request, deployment: Deployment, running: tuple[float
     the step a mixed one for all.
     """
     batch, decodes = request.batch, max(0.0, request.mean_output_tokens - 1.0)
-    ranks = deployment.plan.dp if deployment.plan.attention_dp else 1
     budget = max(1.0, deployment.engine.chunk_tokens - (batch - 1.0))  # the other running sequences take one token each
-    chunks = max(1, ceil(request.new_prompt_tokens / budget))
+    chunks = max(1, ceil(request.new_prompt_tokens / budget), ceil(batch * request.new_prompt_tokens / budget - decodes))
     life = decodes + chunks
-    mixed = min(batch * chunks * ranks, life)
-    arriving = min(batch, max(batch * chunks / mixed, min(1.0, batch)))  # sequences in prefill per mixed step, on the fullest rank
-    beside = max(0.0, batch - arriving)
-    prefill = _prefill_step(request, running, sequences=arriving, chunks=chunks, beside=beside)
+    mixed = min(batch * chunks * _stalled_ranks(request, deployment), life)
+    own = batch * chunks / mixed  # of this rank's sequences in prefill per mixed step, mean over ranks
+    beside = max(0.0, batch - own)
+    prefill = _prefill_step(request, running, sequences=max(own, 1.0), chunks=chunks, beside=beside)
     steps = [PlannedStep(step=prefill, decode_steps=0.0, prefill_steps=mixed)]
     if beside > 1e-9:
         steps.append(PlannedStep(step=_decode_step(beside, running), decode_steps=mixed, prefill_steps=-mixed))
     if life - mixed > 1e-9:
         steps.append(PlannedStep(step=_decode_step(batch, running), decode_steps=life - mixed, prefill_steps=0.0))
     return steps, float(chunks)
+
+
+def _stalled_ranks(request: Request, deployment: Deployment) -> float:
+    """Ranks whose prompts make a step of this rank a mixed one [-]: all attention-DP ranks; at batch 1 its own alone, as in static."""
+    if not deployment.plan.attention_dp:
+        return 1.0
+    return 1.0 + (deployment.plan.dp - 1.0) * (1.0 - 1.0 / request.batch)
 
 
 def _running(request: Request, deployment: Deployment) -> tuple[float, float]:

@@ -37,9 +37,9 @@ def mean_power_w(run: Run) -> float:
 
 RUNS = st.fixed_dictionaries(
     {
-        "batch": st.integers(1, 512),
+        "batch": st.integers(2, 512),  # steady: prompts come in between decode steps, and the whole life settles together
         "prompt_tokens": st.integers(1, 10_000),
-        "output_tokens": st.integers(0, 1_000),
+        "output_tokens": st.integers(2, 1_000),
         "tp": st.sampled_from([1, 4]),
         "pp": st.sampled_from([1, 3]),
     }
@@ -89,3 +89,16 @@ def test_decode_gives_up_power_for_hardly_any_time_and_prefill_does_not() -> Non
         lost.append(float((capped.clock.step_s * lives).sum() / (free.clock.step_s * lives).sum() - 1))
     assert lost[0] < 0.03
     assert lost[1] > 0.1
+
+
+def test_a_long_prefill_that_nothing_interrupts_keeps_to_the_board_limit_by_itself() -> None:
+    """A static batch reads its prompts before it decodes: its prefill may not draw on the watts that decode leaves over."""
+    run = settled(prompt_tokens=8000, output_tokens=1000)
+    assembly = run.assembly
+    of_step = assembly.stage_step[assembly.row_stage]
+    for step in range(2):
+        seconds = (assembly.calls * run.time_s)[of_step == step]
+        rows_j = float((seconds * run.power_w[of_step == step]).sum())
+        waits_s = float(sum(run.clock.waits_s[cause][step] for cause in WAIT_CAUSES))
+        mean_w = (rows_j + waits_s * float(run.wait_power_w[step])) / (float(seconds.sum()) + waits_s)
+        assert mean_w < 700.0
