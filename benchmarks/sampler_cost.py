@@ -9,7 +9,6 @@ Measured with a simulated meter; NVML's own call costs the board nothing and the
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import time
 from functools import partial
@@ -30,17 +29,11 @@ def work_s(matrix: np.ndarray) -> float:
     return time.perf_counter() - start_s
 
 
-def processor_share(sampler: ProcessSampler) -> float:
-    """Processor time of the sampler's process per second of sampling, start-up taken out by a difference of two lengths, 0..1."""
-    spent_s = []
-    for length_s in (1.0, 11.0):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        sampler.start()
-        time.sleep(length_s)
-        sampler.stop()
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return (spent_s[1] - spent_s[0]) / 10.0
+def processor_share(sampler: ProcessSampler, length_s: float = 10.0) -> float:
+    """Processor time of the sampler's process per second of sampling, 0..1."""
+    sampler.start()
+    time.sleep(length_s)
+    return sampler.stop().processor_s / length_s
 
 
 def main() -> None:

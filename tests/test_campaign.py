@@ -183,16 +183,16 @@ def test_killed_at_twenty_moments_it_resumes_and_loses_at_most_the_point_in_flig
 def test_plans_come_from_toml_and_bad_ones_are_refused_by_field(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text('name = "one"\ngpu = "h200-sxm-141gb"\n[kernels]\nlinear = 3\n[procedure]\nenough_s = 2.0\n')
-    plan = load_plan(path)
+    plan = load_plan(path, CampaignPlan)
     assert (plan.kernels, plan.procedure.enough_s, plan.procedure.trials) == ({"linear": 3}, 2.0, 4)
     path.write_text('name = "one"\ngpu = "h200-sxm-141gb"\nkernel = 3\n[kernels]\nlinear = 3\n')
     with pytest.raises(InputError, match=r"plan.toml: kernel: Extra inputs are not permitted \(got '3'\)"):
-        load_plan(path)
+        load_plan(path, CampaignPlan)
     path.write_text("name = ")
     with pytest.raises(InputError, match="is not TOML"):
-        load_plan(path)
+        load_plan(path, CampaignPlan)
     with pytest.raises(InputError, match=r"cannot read the plan .*absent.toml: No such file"):
-        load_plan(tmp_path / "absent.toml")
+        load_plan(tmp_path / "absent.toml", CampaignPlan)
 
 
 @pytest.mark.parametrize("text", ["", "8 minutes", "-3m", "0", "m"])

@@ -33,6 +33,7 @@ def test_the_process_reads_the_law_on_the_workloads_clock() -> None:
     assert samples.at_s[-1] >= end_s
     assert len(samples) + samples.dropped >= 0.9 * (end_s - start_s) / 0.005
     assert 0 < samples.achieved_hz <= 201
+    assert 0 < samples.processor_s < end_s - start_s + 1
     # held readings of a 10 ms window: late by half a period, so right within one window at each end
     assert samples.integral_j(start_s, end_s) == pytest.approx(WAVE.energy_j(start_s, end_s), rel=0.1)
     assert samples.counter_at_s[0] <= start_s + 0.05

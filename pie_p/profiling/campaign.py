@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -83,14 +83,17 @@ class CampaignPlan(AnyPlan):
         return list({signature(operator): operator for operator in turns}.values())
 
 
-def load_plan(path: str | Path) -> CampaignPlan:
-    """Read a plan.
+Plan = TypeVar("Plan", bound=AnyPlan)
+
+
+def load_plan(path: str | Path, kind: type[Plan]) -> Plan:
+    """Read a plan: `load_plan("plan.toml", CampaignPlan)`.
 
     Raises:
         InputError: no such file, not TOML, or a field that cannot be, named.
     """
     try:
-        return CampaignPlan.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
+        return kind.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise InputError(f"cannot read the plan {path}: {error.strerror}") from None
     except tomllib.TOMLDecodeError as error:

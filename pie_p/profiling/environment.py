@@ -53,7 +53,7 @@ def read_environment(meter: Meter) -> Environment:
         cuda=cuda,
         nccl=nccl,
         python=platform.python_version(),
-        system=f"{platform.system()} {platform.release()}",
+        system=f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",  # a full release can name a host
         processor=platform.processor() or platform.machine(),
         processor_count=os.cpu_count() or 1,
     )

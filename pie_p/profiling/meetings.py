@@ -3,11 +3,14 @@
 For every group size the ranks are started anew; under `torchrun`, `measure_group` is the body and the group is the world. All ranks
 measure together, each with its own meter; rank 0 hands the rows over, and they are committed group by group, so a kill loses at most
 the group in flight.
+
+    python -m pie_p.profiling.meetings profiles/cpu-loopback/plan.toml --out profiles/cpu-loopback/2026-11-30-gloo
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +21,8 @@ from pydantic import Field
 
 from pie_p.operators import Kind, Operator, collective, linear
 from pie_p.profiles import append_profile, load_profile
-from pie_p.profiling.benches import unmetered_bench
-from pie_p.profiling.campaign import AnyPlan, compact, open_profile
+from pie_p.profiling.benches import rank_bench, unmetered_bench
+from pie_p.profiling.campaign import AnyPlan, compact, load_plan, open_profile
 from pie_p.profiling.collectives import make_collective, meet, payloads
 from pie_p.profiling.design import signature
 from pie_p.profiling.environment import read_environment
@@ -172,3 +175,16 @@ def _wait_rows(rank: Rank, plan: MeetingPlan, bench: Bench, width: int, waiting_
         )
         rows.append(row.with_columns(link=plan.link, engine=plan.backend))
     return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure a plan on this host: GPUs by their own meters, the CPU without power."""
+    parser = argparse.ArgumentParser(description="Measure collectives and waits on the ranks of one host.")
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args(arguments)
+    run_meetings(load_plan(chosen.plan, MeetingPlan), chosen.out, make_bench=rank_bench)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,6 +28,7 @@ class Samples:
     energy_j: Floats = field(default_factory=_no_floats)  # of the counter
     wanted_period_s: float = 0.01
     dropped: int = 0  # readings that were due and did not happen in time
+    processor_s: float = 0.0  # processor time that sampling took
 
     def __post_init__(self) -> None:
         for moments, values, name in ((self.at_s, self.power_w, "power"), (self.counter_at_s, self.energy_j, "counter")):
@@ -89,7 +90,12 @@ class Samples:
                 "at_s": np.concatenate((self.at_s, self.counter_at_s)),
                 "value": np.concatenate((self.power_w, self.energy_j)),
             },
-            metadata={"wanted_period_s": repr(self.wanted_period_s), "dropped": str(self.dropped), "units": "power W, counter J"},
+            metadata={
+                "wanted_period_s": repr(self.wanted_period_s),
+                "dropped": str(self.dropped),
+                "processor_s": repr(self.processor_s),
+                "units": "power W, counter J",
+            },
         )
         torn = path.with_name(path.name + ".part")
         parquet.write_table(table, torn, compression="zstd")
@@ -118,4 +124,5 @@ class Samples:
             energy_j=values[counter],
             wanted_period_s=float(notes.get(b"wanted_period_s", b"0.01")),
             dropped=int(notes.get(b"dropped", b"0")),
+            processor_s=float(notes.get(b"processor_s", b"0.0")),
         )

@@ -9,14 +9,14 @@ The counter is read at the start, every second and at the end: it updates about 
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
+import time
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -29,6 +29,7 @@ from pie_p.profiling.samples import Floats, Samples
 COUNTER_EVERY_S: Final = 1.0
 START_TIMEOUT_S: Final = 60.0  # a fresh interpreter and the driver
 STOP_TIMEOUT_S: Final = 60.0
+LOOK_EVERY: Final = 64  # readings between looks at whether the workload is still there
 MakeMeter = Callable[[], Meter]
 
 
@@ -59,6 +60,7 @@ class ProcessSampler(Sampler):
         self._arguments = (make_meter, period_s, power_field)
         self._process: multiprocessing.process.BaseProcess | None = None
         self._pipe: Connection | None = None
+        self._told: Any = None
 
     @override
     def start(self) -> None:
@@ -66,7 +68,8 @@ class ProcessSampler(Sampler):
             raise InputError("this sampler runs already; stop it before it is started again")
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_sample, args=(theirs, *self._arguments), daemon=True, name="power-sampler")
+        self._told = context.RawValue("b", 0)  # one byte both see: looking at it costs a reading next to nothing
+        self._process = context.Process(target=_sample, args=(theirs, self._told, *self._arguments), daemon=True, name="power-sampler")
         self._process.start()
         theirs.close()
         self._receive("start", START_TIMEOUT_S)
@@ -75,8 +78,7 @@ class ProcessSampler(Sampler):
     def stop(self) -> Samples:
         if self._pipe is None:
             raise InputError("this sampler was not started; call start first")
-        with contextlib.suppress(OSError):  # it has ended; what it left in the pipe says why
-            self._pipe.send("stop")
+        self._told.value = 1
         samples = self._receive("stop", STOP_TIMEOUT_S)
         self._end()
         if not isinstance(samples, Samples):
@@ -152,32 +154,34 @@ class Readings:
         )
 
 
-def _sample(pipe: Connection, make_meter: MakeMeter, period_s: float, power_field: PowerField) -> None:
+def _sample(pipe: Connection, told: Any, make_meter: MakeMeter, period_s: float, power_field: PowerField) -> None:
     """Body of the sampler's process: read at every due moment until told to stop."""
     try:
         with make_meter() as meter:
-            pipe.send(_sample_until_told(pipe, meter, period_s, power_field))
+            pipe.send(_sample_until_told(pipe, told, meter, period_s, power_field))
     except EOFError:
         pass  # the workload is gone; so are we
     except Exception as error:  # noqa: BLE001 - whatever happened is raised in the process that asked
         pipe.send(error if isinstance(error, DeviceError) else DeviceError(f"the power sampler failed: {type(error).__name__}: {error}"))
 
 
-def _sample_until_told(pipe: Connection, meter: Meter, period_s: float, power_field: PowerField) -> Samples:
-    clock, readings = MonotonicClock(), Readings()
+def _sample_until_told(pipe: Connection, told: Any, meter: Meter, period_s: float, power_field: PowerField) -> Samples:
+    clock, readings, began_s = MonotonicClock(), Readings(), time.process_time()
     readings.read(meter, clock, power_field)
     pipe.send("started")
     due_s = clock.now_s() + period_s
-    while not pipe.poll(max(0.0, due_s - clock.now_s())):
+    while not told.value:
+        clock.sleep(due_s - clock.now_s())
+        if len(readings.at_s) % LOOK_EVERY == 0 and pipe.poll():
+            pipe.recv()  # nobody sends: it is the end of the pipe, and of the workload
         readings.read(meter, clock, power_field)
         due_s += period_s
         missed = max(0, int((clock.now_s() - due_s) / period_s))
         readings.dropped += missed
         due_s += missed * period_s
-    pipe.recv()
     readings.read(meter, clock, power_field)
     readings.count(meter, clock)
-    return readings.samples(period_s)
+    return replace(readings.samples(period_s), processor_s=time.process_time() - began_s)
 
 
 class PastMeter(Protocol):
