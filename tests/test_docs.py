@@ -46,7 +46,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     """Every line of a shell block that calls pie-p, with its place."""
     for page in PAGES:
         for block in blocks(page, "bash"):
-            lines = block.code.replace("\\\n", " ").splitlines()
+            lines = [part.strip() for line in block.code.replace("\\\n", " ").splitlines() for part in line.split("&&")]
             yield from ((place(page), shlex.split(line, comments=True)) for line in lines if line.startswith("pie-p ") and not block.skip)
 
 
