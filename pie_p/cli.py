@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
+from pie_p import cli_data
+from pie_p.console import console, print_json
 from pie_p.errors import PiePError
 from pie_p.quantities import as_int, shown
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.command("import", epilog="Example: pie-p import mlenergy_v3 leaderboard/ -o profiles/mlenergy_v3")(cli_data.import_data)
+app.command("doctor")(cli_data.doctor)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON with the same keys as Prediction.to_dict().")]
 
@@ -51,16 +55,6 @@ def _number(text: str) -> float:
 
 def _figure(text: str) -> Any:
     return typer.Option(help=text, parser=_number, metavar="NUMBER")
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def _console() -> Any:
-    from rich.console import Console
-
-    return Console(highlight=False)
 
 
 def _print_version(asked: bool) -> None:
@@ -113,16 +107,16 @@ def predict(
 
     prediction = predict_energy(llm, **arguments)
     if as_json:
-        _print_json(prediction.to_dict())
+        print_json(prediction.to_dict())
         return
     from pie_p import report
 
-    console = _console()
-    console.print(report.prediction_table(prediction))
+    screen = console()
+    screen.print(report.prediction_table(prediction))
     if depth:
-        console.print(report.tree_table(prediction, depth=depth))
+        screen.print(report.tree_table(prediction, depth=depth))
     for line in report.prediction_footer(prediction):
-        console.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
+        screen.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
 
 
 @app.command()
@@ -132,12 +126,12 @@ def llms(as_json: Json = False) -> None:
 
     shapes = [load_llm(name) for name in llm_names()]
     if as_json:
-        _print_json([{"name": s.name, "parameters": s.parameters, "active_parameters": s.active_parameters} for s in shapes])
+        print_json([{"name": s.name, "parameters": s.parameters, "active_parameters": s.active_parameters} for s in shapes])
         return
     from pie_p.report import names_table, quantity
 
     rows = [(s.name, quantity(s.parameters, ""), quantity(s.active_parameters, ""), s.dtype) for s in shapes]
-    _console().print(names_table("Bundled LLMs", ("name", "parameters", "active", "dtype"), rows))
+    console().print(names_table("Bundled LLMs", ("name", "parameters", "active", "dtype"), rows))
 
 
 @app.command()
@@ -147,7 +141,7 @@ def hardware(as_json: Json = False) -> None:
 
     boards = [load_gpu(name) for name in gpu_names()]
     if as_json:
-        _print_json([board.model_dump(mode="json") for board in boards])
+        print_json([board.model_dump(mode="json") for board in boards])
         return
     from pie_p.report import names_table, quantity
 
@@ -155,4 +149,4 @@ def hardware(as_json: Json = False) -> None:
         (b.name, quantity(b.memory_bytes, "B"), quantity(b.hbm_bytes_per_s, "B/s"), quantity(b.limit_w, "W"), quantity(b.idle_w, "W"))
         for b in boards
     ]
-    _console().print(names_table("GPU boards", ("name", "memory", "bandwidth", "power limit", "idle"), rows))
+    console().print(names_table("GPU boards", ("name", "memory", "bandwidth", "power limit", "idle"), rows))

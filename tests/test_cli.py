@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -218,3 +219,30 @@ def test_every_bundled_llm_and_board_is_listed(run: Any) -> None:
     assert next(llm for llm in llms if llm["name"] == "llama-3.1-8b")["parameters"] == 8_030_261_248  # model card
     assert "llama-3.1-8b" in run("llms").out
     assert re.search(r"h100-sxm-80gb .*700 W", run("hardware").out)
+
+
+def test_import_writes_a_profile_and_says_what_it_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shared = Path(os.environ.get("PIE_P_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+    if not (shared / "mlenergy_v3").is_dir():
+        pytest.skip(f"no public measurements below {shared}")
+    with pytest.raises(SystemExit) as end:
+        main(["import", "mlenergy_v3", str(shared), "--out", str(tmp_path / "v3")])
+    assert end.value.code in (0, None)
+    assert "end_to_end: 374 rows" in capsys.readouterr().out
+    assert (tmp_path / "v3" / "manifest.json").is_file()
+
+
+def test_an_unknown_source_is_one_line_with_the_known_ones(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["import", "mlenergy", str(tmp_path), "--out", str(tmp_path / "x")])
+    assert end.value.code == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1
+    assert "mlenergy_v3" in shown
+
+
+def test_doctor_names_every_extra_and_the_predictor(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--json"])
+    found = {line["what"]: line["state"] for line in json.loads(capsys.readouterr().out)}
+    assert {"extra train", "extra profile", "extra plot", "GPUs", "predictor"} <= set(found)
