@@ -25,6 +25,7 @@ from pie_p.units import BYTES_PER_VALUE, Dtype
 
 PRIMES: Final = (2, 3, 5, 7, 11, 13)
 CANDIDATES: Final = 1024
+EMBEDDING_ROWS: Final = 32768  # of the table that is measured: enough that the rows of any batch do not sit in a cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _candidates(space: Space, budget: Budget) -> list[tuple[Operator, Floats]]:
     for row in halton(CANDIDATES, len(space.ranges)):
         size = {name: extent.at(float(share)) for (name, extent), share in zip(space.ranges.items(), row, strict=True)}
         operator = space.build(size)
-        if operator.flops <= budget.most_flops and operator.hbm_bytes <= budget.most_bytes:
+        if operator.flops <= budget.most_flops and max(operator.hbm_bytes, stored_bytes(operator)) <= budget.most_bytes:
             spans = [math.log(extent.most / extent.least) for extent in space.ranges.values()]
             place = [math.log(size[name] / extent.least) / span for (name, extent), span in zip(space.ranges.items(), spans, strict=True)]
             made[tuple(size.values())] = (operator, np.array(place))
@@ -242,6 +243,20 @@ def _stored_as(operator: Operator, dtype: Dtype) -> Operator:
     values = operator.weight_bytes / BYTES_PER_VALUE[operator.dtype]
     stored = values * BYTES_PER_VALUE[dtype]
     return operator._replace(dtype=dtype, weight_bytes=stored, hbm_bytes=operator.hbm_bytes - operator.weight_bytes + stored)
+
+
+def stored_bytes(operator: Operator) -> float:
+    """What the tensors of one call take up [B]: more than it moves where a call reads only some of them.
+
+    >>> stored_bytes(operators.experts("e", tokens=1, width=10, intermediate=4, total_experts=8, local_experts=8, top_k=2, gated=True))
+    2048.0
+    """
+    if operator.kind == "embedding":
+        return max(operator.hbm_bytes, EMBEDDING_ROWS * operator.out_features * operators.ACTIVATION_BYTES)
+    if operator.kind == "experts":
+        weights = operator.experts * 3 * operator.in_features * operator.out_features * BYTES_PER_VALUE[operator.dtype]
+        return weights + operator.hbm_bytes - operator.weight_bytes
+    return operator.hbm_bytes
 
 
 def signature(operator: Operator) -> str:

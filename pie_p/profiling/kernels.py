@@ -15,13 +15,14 @@ import numpy as np
 
 from pie_p.extras import require
 from pie_p.operators import Operator
-from pie_p.profiling.design import signature
+from pie_p.profiling.design import signature, stored_bytes
 from pie_p.profiling.measurement import Workload
 from pie_p.profiling.samples import Floats
 from pie_p.profiling.torch_kernels import make_call
 
 DEFAULT_CACHE_BYTES: Final = 64e6  # where the device does not tell; above the L2 of any GPU up to H200 (50 MB)
 MOST_COPIES: Final = 32
+MOST_STORED_BYTES: Final = 20e9  # by all copies together; one copy may be larger
 CPU_COPIES: Final = 2  # tests run here
 
 
@@ -54,13 +55,14 @@ class KernelWorkload(Workload):
 
 
 def cold_copies(operator: Operator, *, cache_bytes: float, most: int = MOST_COPIES) -> int:
-    """Copies of the tensors that fill the cache twice, at least 1 and at most `most`.
+    """Copies of the tensors whose calls move twice the cache, at least 1 and at most `most`, and no more than memory should hold.
 
     >>> from pie_p.operators import linear
     >>> cold_copies(linear("l", tokens=1, in_features=4096, out_features=4096), cache_bytes=50e6)  # 33.6 MB of weights
     3
     """
-    return max(1, min(most, int(np.ceil(2 * cache_bytes / max(operator.hbm_bytes, 1.0)))))
+    wanted = int(np.ceil(2 * cache_bytes / max(operator.hbm_bytes, 1.0)))
+    return max(1, min(most, wanted, int(MOST_STORED_BYTES / max(stored_bytes(operator), 1.0))))
 
 
 def cache_bytes(device: str) -> float:

@@ -12,11 +12,11 @@ from typing import Any, Final
 from pie_p.errors import DeviceError
 from pie_p.extras import require
 from pie_p.operators import ACTIVATION_BYTES, Kind, Operator
+from pie_p.profiling.design import EMBEDDING_ROWS
 from pie_p.units import Dtype
 
 Call = Callable[[], object]
 TORCH_DTYPES: Final[dict[Dtype, str]] = {"bf16": "bfloat16", "fp16": "float16"}
-EMBEDDING_ROWS: Final = 32768  # enough that the rows of any batch do not sit in a cache
 
 
 class UnsupportedKernelError(DeviceError):
