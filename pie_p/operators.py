@@ -35,6 +35,7 @@ COLLECTIVES: Final[frozenset[Kind]] = frozenset({"all_reduce", "all_gather", "re
 
 ACTIVATION_BYTES: Final = 2.0
 EXPERT_LAUNCHES: Final = 9.0  # choose, sort, align, quantise, two grouped GEMMs, activation, reduce
+SCAN_LAUNCHES: Final = 20.0  # a chunked scan over prompts: state gathering, convolution, five chunk kernels, state write-back
 LATENT_LAUNCHES: Final = 2.3  # a projection of latent attention with its quantisation, split or copy
 STATE_BYTES: Final = 4.0  # recurrent states are kept in fp32
 
@@ -355,6 +356,7 @@ def scan(
         heads=heads,
         head_dim=head_dim,
         out_features=state_dim,
+        launches=1.0 if decode else SCAN_LAUNCHES,
     )
 
 

@@ -54,6 +54,7 @@ class Roofline:
     memory_clock_exponent: float = 0.10  # how far a lower core clock slows memory: loads are issued by the cores
     overlap_power: float = 3.0  # exponent of the smooth maximum of memory and compute time
     linear_floor_s: float = 4.7e-6  # GEMM [s]
+    quantise_s: float = 2e-6  # more for a GEMM whose activations are first brought to 8 bits or fewer [s]
     attention_floor_s: float = 10e-6  # attention [s]
     expert_floor_s: float = 27e-6  # routing, sorting and two grouped GEMMs [s]
     other_floor_s: float = 2e-6  # norms, element-wise work, scans [s]
@@ -91,7 +92,9 @@ class Roofline:
             (tuple(COLLECTIVES), 0.0),
         ):
             floors[[KIND_CODE[kind] for kind in kinds]] = floor_s
-        return floors[columns["kind_code"]]
+        kind = columns["kind_code"]
+        quantised = (kind == KIND_CODE["linear"]) & (columns["dtype_code"] >= LOW_PRECISION)
+        return np.asarray(floors[kind] + self.quantise_s * quantised)
 
     def collective_s(self, columns: AnyColumns) -> Floats:
         """A collective over its bandwidth bound, with a floor for meeting [s]. Zero for other operators."""
