@@ -53,7 +53,7 @@ class Deployment:
     @property
     def experts_per_token(self) -> int:
         """Routed experts that run per token; 0 for a dense LLM [-]."""
-        return max((layer.ffn.top_k for layer in dict.fromkeys(self.llm.layers) if isinstance(layer.ffn, MoeFfn)), default=0)
+        return max((layer.ffn.top_k for layer in self.llm.layer_counts if isinstance(layer.ffn, MoeFfn)), default=0)
 
     def group_hosts(self, ranks: int) -> int:
         """Hosts that `ranks` neighbouring ranks sit on [-]."""
@@ -130,7 +130,7 @@ def deploy(
 def _check_division(llm: LLM, plan: ParallelPlan) -> None:
     if plan.pp > len(llm.layers):
         raise PlanError(f"pp = {plan.pp} is more than the {len(llm.layers)} layers of {llm.name}; give at most {len(llm.layers)}")
-    for layer in dict.fromkeys(llm.layers):
+    for layer in llm.layer_counts:
         for name, size in _divided_by_tp(layer, plan):
             if size % plan.tp:
                 raise PlanError(f"tp = {plan.tp} does not divide the {size} {name} of {llm.name}; allowed: divisors of {size}")
@@ -139,7 +139,7 @@ def _check_division(llm: LLM, plan: ParallelPlan) -> None:
                 f"tp = {plan.tp} and the {layer.mixer.kv_heads} KV heads of {llm.name} do not divide each other; "
                 f"allowed: divisors or multiples of {layer.mixer.kv_heads}"
             )
-    experts = {layer.ffn.experts for layer in llm.layers if isinstance(layer.ffn, MoeFfn)}
+    experts = {layer.ffn.experts for layer in llm.layer_counts if isinstance(layer.ffn, MoeFfn)}
     if plan.ep > 1 and not experts:
         raise PlanError(f"ep = {plan.ep}, but {llm.name} has no experts; use ep=1")
     for count in experts:

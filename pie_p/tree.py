@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from pie_p.deployment import Deployment, Stage
 from pie_p.layers import Step, head_operators, layer_operators
@@ -38,8 +39,7 @@ class Schedule:
     output_tokens: float  # [-]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """An operator placed: which step, which stage, how often per step there, on how many ranks."""
 
     operator: Operator
