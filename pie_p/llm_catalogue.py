@@ -32,7 +32,8 @@ DTYPE_WORDS: Final[dict[str, Dtype]] = {
     "fp8": "fp8", "awq": "int4", "gptq": "int4", "int4": "int4", "w4a16": "int4", "4bit": "int4", "int8": "int8", "w8a8": "int8",
     "8bit": "int8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "fp4": "nvfp4", "bf16": "bf16", "fp16": "fp16",
 }  # fmt: skip
-STORAGE_WORDS: Final = frozenset({*DTYPE_WORDS, "dynamic", "static", "pertensor", "quantized", "kv"})
+METHOD_WORDS: Final = frozenset({"awq", "gptq"})  # mostly 4 bits, but a width in the name counts first: GPTQ-Int8
+STORAGE_WORDS: Final = frozenset({*DTYPE_WORDS, "dynamic", "static", "pertensor", "quantized", "kv", "bnb", "mlx"})
 TUNING_WORDS: Final = frozenset({"instruct", "it", "chat", "base", "hf", "thinking", "reasoning", "pt", "preview", "original", "text"})
 DATE: Final = re.compile(r"\d{4}|\d{6}")
 VERSION: Final = re.compile(r"v0\.\d")
@@ -108,7 +109,7 @@ def find_llm(name: str) -> LLM | None:
     for spelling in _spellings(name):
         entry = _index().get(_key(spelling))
         if entry is not None:
-            return _stored_as(_load_entry(*entry), name)
+            return _stored_as(_reaching(_load_entry(*entry), name), name)
     return None
 
 
@@ -119,13 +120,21 @@ def unknown_llm(name: str, *, why: str = "") -> UnknownLLMError:
     return UnknownLLMError(f"no LLM {name[:200]!r} in the catalogue and no config.json at that path.{near}{why} {HOW_TO}")
 
 
+def _reaching(llm: LLM, name: str) -> LLM:
+    """The LLM with the context length of the release that its name says, where releases of one shape differ in it."""
+    lengths = _entry_table(llm.name).get("max_context_if", {})
+    said = next((lengths[word] for word in _plain(name).split("-") if word in lengths), llm.max_context)
+    return llm if said == llm.max_context else replace(llm, max_context=said)
+
+
 def _stored_as(llm: LLM, name: str) -> LLM:
     """The LLM with the dtype that its checkpoint's name says, if it says one that the catalogue id does not."""
-    said = [DTYPE_WORDS[word] for word in _plain(name).split("-") if word in DTYPE_WORDS]
-    if not said or said[0] == llm.dtype:
+    said = sorted((word in METHOD_WORDS, DTYPE_WORDS[word]) for word in _plain(name).split("-") if word in DTYPE_WORDS)
+    if not said or said[0][1] == llm.dtype:
         return llm
-    kept = frozenset(_entry_table(llm.name).get("high_precision_if", {}).get(said[0], llm.high_precision))
-    return replace(llm, dtype=said[0], high_precision=kept, notes=(*llm.notes, f"stored as {said[0]}, as its name says"))
+    dtype = said[0][1]
+    kept = frozenset(_entry_table(llm.name).get("high_precision_if", {}).get(dtype, llm.high_precision))
+    return replace(llm, dtype=dtype, high_precision=kept, notes=(*llm.notes, f"stored as {dtype}, as its name says"))
 
 
 @cache

@@ -155,6 +155,11 @@ def test_bundled_shapes_agree_with_another_collection_of_configs() -> None:
         ("mistralai/Mistral-Large-Instruct-2407", "mistral-large-2407", "bf16"),
         ("codellama/CodeLlama-34b-Instruct-hf", "codellama-34b", "bf16"),
         ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "int4"),
+        ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int8", "qwen2.5-14b", "int8"),
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b", "int4"),
+        ("mlx-community/Qwen3-8B-MLX-8bit", "qwen3-8b", "int8"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking", "int4"),
+        ("moonshotai/Kimi-K2-Instruct-0905", "kimi-k2", "fp8"),
         ("TheBloke/Llama-2-70B-Chat-AWQ", "llama-2-70b", "int4"),
         ("RedHatAI/Meta-Llama-3.1-70B-Instruct-quantized.w8a8", "llama-3.1-70b", "int8"),
         ("nvidia/DeepSeek-R1-NVFP4", "deepseek-r1", "nvfp4"),
@@ -166,6 +171,20 @@ def test_bundled_shapes_agree_with_another_collection_of_configs() -> None:
 def test_a_name_is_understood_in_either_spelling_and_says_how_weights_are_stored(spelling: str, name: str, dtype: str) -> None:
     llm = load_llm(spelling)
     assert (llm.name, llm.dtype) == (name, dtype)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "tokens"),
+    [
+        ("Qwen/Qwen3-30B-A3B", 40960),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507-FP8", 262144),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", 262144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", 262144),
+        ("Qwen/Qwen3-4B-Instruct-2507", 262144),
+    ],
+)
+def test_a_release_of_the_same_shape_may_reach_further(spelling: str, tokens: int) -> None:
+    assert load_llm(spelling).max_context == tokens
 
 
 def test_an_unknown_name_suggests_near_ones_and_the_how_to() -> None:
