@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import numbers
+from decimal import Decimal
+from typing import cast
 
 from pie_p.errors import InputError
 
 
 def as_float(name: str, value: object, *, least: float = 0.0, above: bool = False, most: float = 1e18) -> float:
-    """A finite number within bounds; numpy, pandas and polars scalars count as numbers, bools and strings do not.
+    """A finite number within bounds; numpy, pandas and polars scalars and Decimal count as numbers, bools and strings do not.
 
     Args:
         name: the argument's name, for the message.
@@ -24,17 +26,18 @@ def as_float(name: str, value: object, *, least: float = 0.0, above: bool = Fals
     >>> as_float("batch", 8)
     8.0
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         item = getattr(value, "item", None)  # a 0-d array or a scalar of another library
-        if isinstance(value, (bool, str, bytes)) or item is None or getattr(value, "ndim", 0) != 0:
-            raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
-        value = item()
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
+        if not isinstance(value, (str, bytes)) and callable(item) and getattr(value, "ndim", 0) == 0:
+            value = item()
+    if not _is_number(value):
+        raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
     try:
-        number = float(value)
+        number = float(cast("float", value))
     except OverflowError:
         number = math.inf
+    except (TypeError, ValueError):  # a duration calls itself an integer; a signalling NaN of Decimal
+        raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}") from None
     if not math.isfinite(number) or number < least or number > most or (above and number == least):
         raise InputError(f"{name} = {shown(value)} is not allowed; give a finite number {_range(least, above, most)}")
     return number
@@ -50,6 +53,10 @@ def as_int(name: str, value: object, *, least: int = 1, most: int = 10**9) -> in
     if number != int(number):
         raise InputError(f"{name} = {shown(value)} is not a whole number; give one {_range(least, False, most)}")
     return int(number)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (numbers.Real, Decimal)) and not isinstance(value, bool)
 
 
 def shown(value: object, *, most: int = 40) -> str:

@@ -37,8 +37,8 @@ class LengthDistribution:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", as_float("mean of output_tokens", self.mean, least=MIN_TOKENS, most=MAX_TOKENS))
-        least = self.mean**2 * (1 - 1e-9)
-        object.__setattr__(self, "second_moment", as_float("second moment of output_tokens", self.second_moment, least=least))
+        least, most = self.mean**2 * (1 - 1e-9), self.mean * MAX_TOKENS  # no length is above MAX_TOKENS
+        object.__setattr__(self, "second_moment", as_float("second moment of output_tokens", self.second_moment, least=least, most=most))
 
     @classmethod
     def from_lengths(cls, lengths: Sequence[float], counts: Sequence[float] | None = None) -> LengthDistribution:

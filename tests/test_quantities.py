@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -13,13 +14,15 @@ from hypothesis import strategies as st
 from pie_p.errors import InputError
 from pie_p.quantities import as_float, as_int, shown
 
+NOT_QUITE = (np.timedelta64(8, "s"), Decimal("sNaN"))
+
 
 class Unshowable:
     def __repr__(self) -> str:
         raise RuntimeError("no text for you")
 
 
-@pytest.mark.parametrize("value", [8, 8.0, np.int64(8), np.float32(8), np.float64(8), np.array(8), Fraction(16, 2)])
+@pytest.mark.parametrize("value", [8, 8.0, np.int64(8), np.float32(8), np.float64(8), np.array(8), Fraction(16, 2), Decimal(8)])
 def test_anything_that_is_one_number_becomes_a_plain_float(value: object) -> None:
     number = as_float("batch", value)
     assert type(number) is float
@@ -37,7 +40,7 @@ def test_scalars_of_polars_count_as_numbers() -> None:
     assert as_float("batch", polars.Series([8.5])[0]) == 8.5
 
 
-@pytest.mark.parametrize("value", [True, "8", b"8", None, [8], {"batch": 8}, np.array([8, 9]), 8j, object(), float])
+@pytest.mark.parametrize("value", [True, "8", b"8", None, [8], {"batch": 8}, np.array([8, 9]), 8j, object(), float, *NOT_QUITE])
 def test_what_is_no_number_is_refused_with_the_value_and_what_is_allowed(value: object) -> None:
     with pytest.raises(InputError) as caught:
         as_float("batch", value, least=1, most=100)

@@ -118,6 +118,11 @@ def test_a_second_moment_below_the_squared_mean_cannot_be() -> None:
         LengthDistribution(mean=200, second_moment=9999)
 
 
+def test_a_second_moment_that_needs_endless_lengths_cannot_be() -> None:
+    with pytest.raises(InputError, match=r"^second moment of output_tokens = 1e\+17 is not allowed"):
+        LengthDistribution(mean=10, second_moment=1e17)
+
+
 # Requests
 
 
