@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from errno import ENOSPC
+from io import TextIOWrapper
 from typing import Annotated, Any, Final
 
 import typer
@@ -31,6 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON with the same key
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `pie-p`: one line and exit code 2 for what the user can mend; help when nothing was asked."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    _bear_any_encoding()
     try:
         sys.exit(app(words, prog_name="pie-p", standalone_mode=False))
     except PiePError as error:
@@ -39,6 +42,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _refuse(f"UsageError: {error.format_message().rstrip('.')}; see pie-p --help")  # type: ignore[attr-defined]
     except typer.Abort:
         _refuse("stopped")
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
+        _refuse(f"cannot write: {error.strerror}; give the output a place with room")
+
+
+def _bear_any_encoding() -> None:
+    """A letter that the terminal's encoding lacks is shown as `?`, not as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _refuse(text: str) -> None:

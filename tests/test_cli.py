@@ -191,6 +191,25 @@ def test_a_mistake_in_a_process_of_its_own_is_one_line_and_exit_code_2() -> None
     assert done.stderr == "PlanError: tp = 3 does not divide the 32 query heads of llama-3.1-8b; allowed: divisors of 32\n"
 
 
+def test_a_terminal_without_unicode_gets_its_table() -> None:
+    command = [sys.executable, "-c", "from pie_p.cli import main; main()", *ASK, "--tree", "2"]
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"energy per request" in done.stdout
+    assert done.stdout.isascii()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("more", [["--json"], []], ids=["json", "table"])
+def test_a_full_disk_is_one_line(more: list[str]) -> None:
+    command = [sys.executable, "-c", "from pie_p.cli import main; main()", *ASK, *more]
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("cannot write: No space left on device")
+    assert done.stderr.count("\n") == 1
+
+
 def test_nothing_asked_is_answered_with_help(run: Any) -> None:
     ran = run()
     assert ran.code == 0
