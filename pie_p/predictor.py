@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from pie_p.accounting import Accounting, Scope
+from pie_p.calibration import Calibration, calibrate
 from pie_p.cases import make_case
 from pie_p.checks import FrozenDict
+from pie_p.end_to_end import MeasuredRuns
 from pie_p.engine import Engine
 from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu
+from pie_p.kernels import Wanted
 from pie_p.llm import LLM
+from pie_p.model_files import load_parts
 from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
 from pie_p.prediction import PHASES, Phase, Prediction, Working, phase_energies
 from pie_p.quantities import shown
+from pie_p.regressors import Learned, OperatorRegressors, Places, picked
 from pie_p.serving import Assembly, Case, ServingCosts, assemble
 from pie_p.settling import Run, settle
+from pie_p.tables import Table
 from pie_p.units import Dtype
 from pie_p.workload import Mode, OutputTokens
 
@@ -39,15 +46,30 @@ class Predictor:
     roofline: Roofline = field(default_factory=Roofline)
     power: PowerLaw = field(default_factory=PowerLaw)
     serving: Mapping[str, ServingCosts] = field(default_factory=dict)
+    operators: OperatorRegressors | None = None  # learned; None: the physical base answers
+    digest: str = ""  # checksum of the saved predictor that the regressors came from
 
     @property
     def sha256(self) -> str:
         """Hash of everything that enters an answer."""
-        return _hash_of(repr((self.name, self.roofline, self.power, sorted(self.serving.items()))))
+        return _hash_of(repr((self.name, self.roofline, self.power, sorted(self.serving.items()), self.digest)))
+
+    @classmethod
+    def load(cls, name_or_path: str | Path) -> Predictor:
+        """A saved predictor: a shipped one by name, or any by its folder. Nothing in it is executed.
+
+        Raises:
+            PredictorError: not there, damaged, or made for another version; one line says which.
+        """
+        return cls(**load_parts(name_or_path))
 
     def costs_of(self, engine: Engine) -> ServingCosts:
         """Serving costs of an engine: of that version, of that engine, or the prior."""
         return self.serving.get(str(engine)) or self.serving.get(engine.name) or ServingCosts()
+
+    def calibrate(self, rows: Iterable[Mapping[str, Any]] | Table | MeasuredRuns, *, name: str | None = None) -> Calibration[Predictor]:
+        """A predictor fitted to a handful of measured rows, and whether that helped: `pie_p.calibration.calibrate`."""
+        return calibrate(self, rows, name=name)
 
     def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None) -> list[Prediction]:
         """Answer many cases in one vectorised pass."""
@@ -57,10 +79,32 @@ class Predictor:
 
     def run(self, assembly: Assembly) -> Run:
         """Times, waits and powers of flattened cases."""
-        time_s = self.time_s(assembly)
+        learned = self.learned(assembly)
+        time_s = self.time_s(assembly) if learned is None else learned.time_s
         costs = [self.costs_of(case.deployment.engine) for case in assembly.cases]
         limits_w = [case.power_limit_w or math.inf for case in assembly.cases]
-        return settle(assembly, time_s, costs=costs, law=self.power, roofline=self.roofline, limits_w=np.array(limits_w))
+        run = settle(
+            assembly,
+            time_s,
+            costs=costs,
+            law=self.power,
+            roofline=self.roofline,
+            limits_w=np.array(limits_w),
+            demand=None if learned is None else learned.demand,
+        )
+        return run if learned is None else replace(run, outside=learned.outside)
+
+    def learned(self, assembly: Assembly) -> Learned | None:
+        """What the learned regressors say about every row; None where nothing was learned."""
+        if self.operators is None:
+            return None
+        where = [(case.deployment.engine, case.deployment.cluster) for case in assembly.cases]
+        numbers = {place: number for number, place in enumerate(dict.fromkeys(where))}
+        of_row = np.array([numbers[place] for place in where], dtype=np.int64)[assembly.row_case]
+        _, first, again = np.unique(assembly.which * len(numbers) + of_row, return_index=True, return_inverse=True)
+        wanted = [Wanted("", engine.name, engine.version, cluster.gpu, "", "") for engine, cluster in numbers]
+        answers = self.operators.answer(picked(assembly.columns, first), Places(wanted=wanted, which=of_row[first]), self.power)
+        return Learned(*(answer[again] for answer in answers))
 
     def time_s(self, assembly: Assembly) -> Floats:
         """Seconds per call of every row at the board's own power limit."""
@@ -118,14 +162,14 @@ def _prediction(number: int, working: Working, accounting: Accounting, identity:
         time_per_token_s=latency_s / tokens if tokens else None,
         avg_power_w=breakdown.gpu_j * plan.sharing / latency_s,
         scope=accounting.scope,
-        warnings=_warnings(case),
+        warnings=_warnings(case, working),
         predictor=identity,
         power_limit_w=case.power_limit_w or case.deployment.cluster.gpu.limit_w,
         working=working,
     )
 
 
-def _warnings(case: Case) -> tuple[str, ...]:
+def _warnings(case: Case, working: Working) -> tuple[str, ...]:
     deployment, request, texts = case.deployment, case.request, []
     longest = request.prompt_tokens + request.mean_output_tokens
     context = request.prompt_tokens + request.mean_output_tokens * request.length_spread / 2
@@ -137,7 +181,20 @@ def _warnings(case: Case) -> tuple[str, ...]:
     if deployment.llm.max_context and longest > deployment.llm.max_context:
         texts.append(f"{longest:g} tokens are more than the {deployment.llm.max_context} that {deployment.llm.name} was trained for")
     texts += deployment.llm.notes
+    texts += _unprofiled(working)
     return tuple(texts)
+
+
+def _unprofiled(working: Working) -> list[str]:
+    """A sentence that names the operators outside the profiled range, where there are any."""
+    outside = working.run.outside
+    if outside is None or not outside[working.rows].any():
+        return []
+    assembly = working.run.assembly
+    places = assembly.which[working.rows][outside[working.rows]]
+    paths = dict.fromkeys(assembly.distinct[place].operator.path for place in places.tolist())
+    shown_paths = ", ".join(list(paths)[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+    return [f"outside what was profiled, so nearer to the physical base than to a measurement: {shown_paths}"]
 
 
 @lru_cache(maxsize=64)
@@ -238,4 +295,11 @@ def load_predictor(predictor: str | Predictor | None = None) -> Predictor:
         return predictor
     if predictor is None or (isinstance(predictor, str) and predictor == "physics"):
         return _PHYSICS
-    raise InputError(f"no predictor {shown(predictor)}; known: physics")
+    if isinstance(predictor, str | Path):
+        return _load(str(predictor))
+    raise InputError(f"no predictor {shown(predictor)}; give a name, a folder or a Predictor")
+
+
+@lru_cache(maxsize=8)
+def _load(name_or_path: str) -> Predictor:
+    return Predictor.load(name_or_path)

@@ -28,6 +28,7 @@ class Run:
     time_s: Floats  # per call of each row [s]
     power_w: Floats  # of one board while each row runs [W]
     wait_power_w: Floats  # of one board that waits, per stage and step [W]
+    outside: NDArray[np.bool_] | None = None  # rows outside what was profiled; None: nothing was learned
 
 
 def settle(
@@ -38,6 +39,7 @@ def settle(
     law: PowerLaw,
     roofline: Roofline,
     limits_w: Floats,
+    demand: Floats | None = None,
 ) -> Run:
     """Run the clock and find the power.
 
@@ -48,9 +50,11 @@ def settle(
         law: power law.
         roofline: splits a row's time into compute and memory when the clock falls.
         limits_w: power cap per board of each case, infinite where there is none [W].
+        demand: share of the room that each row asks for; default what the law says [-].
     """
     clock = run_clock(assembly, time_s, costs)
-    demand = law.demand(assembly.columns, time_s)
+    if demand is None:
+        demand = law.demand(assembly.columns, time_s)
     boards = _boards(assembly)
     asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait, groups=assembly.settles)
     share = law.settled(asked, limit_w=boards.limit_w, idle_w=boards.idle_w)
@@ -111,3 +115,17 @@ def mean_demand(
     asked = np.bincount(of_step[row_step], weights=row_weight * demand, minlength=count) + wait * wait_weight
     seconds = np.bincount(of_step[row_step], weights=row_weight, minlength=count) + wait_weight
     return np.asarray(asked / np.maximum(seconds, 1e-30))
+
+
+def mean_power_w(run: Run) -> Floats:
+    """Power of a board, mean over the boards and the life of each case [W]."""
+    assembly, clock = run.assembly, run.clock
+    of_row = assembly.step_case[assembly.stage_step[assembly.row_stage]]
+    lives = assembly.decode_steps + assembly.prefill_steps
+    running_s = assembly.calls * run.time_s * (assembly.stage_ranks * lives[assembly.stage_step])[assembly.row_stage]
+    waiting_s = np.sum([clock.waits_s[cause] for cause in WAIT_CAUSES], axis=0) * assembly.stage_ranks * lives[assembly.stage_step]
+    of_stage, count = assembly.step_case[assembly.stage_step], len(assembly.cases)
+    energy_j = np.bincount(of_row, weights=running_s * run.power_w, minlength=count)
+    energy_j = energy_j + np.bincount(of_stage, weights=waiting_s * run.wait_power_w, minlength=count)
+    seconds = np.bincount(of_row, weights=running_s, minlength=count) + np.bincount(of_stage, weights=waiting_s, minlength=count)
+    return np.asarray(energy_j / seconds)

@@ -1,0 +1,123 @@
+"""From examples to regressors: what is fitted, on which rows, with which settings. Training code; needs the extra `train`.
+
+Targets and why:
+- time: log of measured over roofline time, least squares. A ratio leaves the large factors to physics, and errors count as shares.
+- power: share of the room between active idle and limit, Huber's loss, on rows of at least 0.1 ms. Shorter kernels are seen by one or two
+  readings of a meter that averages over 100 ms and often read too low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_p.boosting import BoostedTrees
+from pie_p.examples import Examples, learn_book
+from pie_p.features import FEATURES, MEETING, inputs
+from pie_p.physics import Floats, Roofline
+from pie_p.regressors import CODES, UNBOUNDED, Booster, FamilyRegressor, Target, pack
+
+LEAST_POWER_S: Final = 1e-4  # shorter rows do not teach power
+LEAST_POWER_ROWS: Final = 200
+RISING: Final = ("flop_rate", "byte_rate")  # a board that does more draws no less
+FORGET: Final = 0.05  # share of rows whose kernel is hidden, so that the trees know what to answer for one that is not in the book
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Of one booster; chosen on inner folds (docs/log.md)."""
+
+    trees: int
+    leaves: int
+    rate: float
+    l2: float = 1.0
+    least_rows: float = 3.0
+    knee: float | None = None
+
+
+SETTINGS: Final[Mapping[str, Settings]] = {
+    "linear/time": Settings(trees=150, leaves=128, rate=0.2),
+    "attention_decode/time": Settings(trees=120, leaves=128, rate=0.2),
+    "attention_prefill/time": Settings(trees=120, leaves=64, rate=0.2),
+    "experts/time": Settings(trees=120, leaves=128, rate=0.2),
+    "collective/time": Settings(trees=250, leaves=64, rate=0.15),
+    "exchange/time": Settings(trees=120, leaves=64, rate=0.2),
+    "linear/power": Settings(trees=100, leaves=64, rate=0.12, least_rows=10, knee=0.05),
+    "attention_decode/power": Settings(trees=80, leaves=64, rate=0.12, least_rows=10, knee=0.05),
+    "attention_prefill/power": Settings(trees=80, leaves=64, rate=0.12, least_rows=10, knee=0.05),
+    "experts/power": Settings(trees=100, leaves=64, rate=0.12, least_rows=10, knee=0.05),
+}
+
+
+def learn_family(
+    examples: Examples, roofline: Roofline, *, seed: int = 0, jobs: int = 2, power: bool = True, settings: Mapping[str, Settings] = SETTINGS
+) -> FamilyRegressor:
+    """Fit a family's time, and its power where it was measured.
+
+    Args:
+        examples: rows that teach, and no others.
+        roofline: the base whose ratio is learned.
+        seed: of every random draw.
+        jobs: threads.
+        power: fit power too.
+        settings: by "family/target".
+    """
+    family = examples.family
+    book = learn_book(examples, roofline)
+    known = examples.with_book(book)
+    features: dict[Target, tuple[str, ...]] = {"time": FEATURES[f"{family}/time"]}
+    ratio = np.log(examples.time_s / roofline.time_s(examples.columns))
+    matrix = inputs(known.columns, features["time"])
+    boosters: dict[Target, Booster] = {
+        "time": _fit(matrix, ratio, features["time"], settings[f"{family}/time"], f"{family}/time", seed=seed, jobs=jobs)
+    }
+    rows = power_rows(known) if power and family not in MEETING else np.zeros(0, dtype=np.int64)
+    if len(rows) >= LEAST_POWER_ROWS:
+        features["power"] = FEATURES[f"{family}/power"]
+        loud = known.select(rows)
+        reached = inputs({**loud.columns, "time_s": loud.time_s}, features["power"])
+        boosters["power"] = _fit(
+            reached, loud.share, features["power"], settings[f"{family}/power"], f"{family}/power", seed=seed, jobs=jobs
+        )
+    names = [name for name in features["time"] if name not in UNBOUNDED]
+    ranges = {name: _range(matrix[:, features["time"].index(name)]) for name in names if name not in CODES}
+    codes = {name: tuple(np.unique(matrix[:, features["time"].index(name)]).astype(int).tolist()) for name in names if name in CODES}
+    return FamilyRegressor(family=family, features=features, boosters=boosters, ranges=ranges, known=codes, book=book)
+
+
+def power_rows(examples: Examples) -> NDArray[np.int64]:
+    """Rows whose power can be trusted: measured, and long enough for the meter."""
+    return np.flatnonzero(np.isfinite(examples.power_w) & (examples.time_s >= LEAST_POWER_S))
+
+
+def _fit(
+    matrix: NDArray[np.float32], target: Floats, names: tuple[str, ...], settings: Settings, what: str, *, seed: int, jobs: int
+) -> Booster:
+    hidden = np.random.default_rng(seed).random(len(matrix)) < FORGET
+    matrix = matrix.copy()
+    matrix[hidden, names.index("kernel_code")] = np.nan
+    if "skew" in names:
+        matrix[hidden, names.index("skew")] = np.nan
+    rising = tuple(int(name in RISING) for name in names)
+    learner = BoostedTrees(**asdict(settings), monotone=rising if any(rising) else None, seed=seed, jobs=jobs)
+    return pack(learner.fit(matrix, target).saved_, what=what)
+
+
+def _range(values: NDArray[np.float32]) -> tuple[float, float]:
+    return float(np.min(values)), float(np.max(values))
+
+
+def profiled_time_s(regressor: FamilyRegressor, examples: Examples, roofline: Roofline) -> Floats:
+    """The regressor's answer for rows whose kernel is known from the profile [s]."""
+    return regressor.time_s(examples.with_book(regressor.book).columns, roofline)
+
+
+def profiled_power_w(regressor: FamilyRegressor, examples: Examples, time_s: Floats) -> Floats:
+    """Board power of the same rows, running again and again for `time_s` each [W]."""
+    columns = examples.with_book(regressor.book).columns
+    idle_w = columns["active_idle_w"]
+    return np.asarray(idle_w + (columns["limit_w"] - idle_w) * regressor.share(columns, time_s))

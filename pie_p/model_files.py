@@ -1,0 +1,291 @@
+"""Saved predictors: a folder with `manifest.json`, `card.md` and boosters in XGBoost's JSON, gzipped. Loading executes nothing.
+
+The manifest names every file with its SHA-256 and carries a checksum of itself, so a flipped bit anywhere is an error and not an answer.
+Shipped predictors stand in `models/<name>/` of a checkout and in `pie_p/models/<name>/` of an installed package.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pie_p.errors import PredictorError, did_you_mean
+from pie_p.features import FAMILIES, Family
+from pie_p.kernels import KernelBook, Use
+from pie_p.physics import Roofline
+from pie_p.power import PowerLaw
+from pie_p.regressors import Booster, FamilyRegressor, OperatorRegressors, Target, check_features
+from pie_p.serving import ServingCosts
+from pie_p.storage import locked, read_whole, sha256, write_atomically
+
+SCHEMA_VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+CARD: Final = "card.md"
+FORMAT: Final = "pie_p predictor"
+MOST_MANIFEST_BYTES: Final = 8 << 20
+MOST_FILE_BYTES: Final = 32 << 20
+FILE_NAME: Final = re.compile(r"[a-z_]+-(time|power)\.json\.gz")
+PLACES: Final = (Path(__file__).parent / "models", Path(__file__).parent.parent / "models")
+T = TypeVar("T")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Saved(_Frozen):
+    """One file."""
+
+    file: str
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class TrainedOn(_Frozen):
+    """A profile that taught the predictor."""
+
+    name: str
+    source: str
+    origin: str
+    parts: tuple[str, ...]  # SHA-256 of its files
+
+
+class ErrorRow(_Frozen):
+    """Error of one target on rows that were held out."""
+
+    family: str
+    target: str
+    regressor: str  # "learned", "physics", ...
+    split: str
+    rows: int
+    mape: float  # mean absolute relative error [-]
+    median: float  # of the absolute relative error [-]
+    p90: float  # 90th percentile of it [-]
+    bias: float  # mean relative error [-]
+
+
+class FamilyEntry(_Frozen):
+    """What is stored for one family of operators."""
+
+    features: dict[Literal["time", "power"], tuple[str, ...]]
+    boosters: dict[Literal["time", "power"], Saved]
+    ranges: dict[str, tuple[float, float]]
+    known: dict[str, tuple[int, ...]]
+    labels: tuple[str, ...]
+    uses: tuple[tuple[str, str, str, str, str, int, float], ...]
+    fade: float | None = None
+    rows: dict[str, int]  # per target, that taught
+    settings: dict[str, dict[str, float | int | str | None]]  # per target, of the learner
+
+
+class PredictorManifest(_Frozen):
+    """What a saved predictor is, and from what it came."""
+
+    format: Literal["pie_p predictor"] = FORMAT
+    schema_version: int = SCHEMA_VERSION
+    name: str
+    pie_p_version: str
+    libraries: dict[str, str]
+    profiles: tuple[TrainedOn, ...]
+    seed: int
+    split: str
+    notes: tuple[str, ...] = ()
+    roofline: dict[str, float]
+    power: dict[str, float] = {}
+    serving: dict[str, dict[str, float]] = {}
+    families: dict[str, FamilyEntry]
+    errors: tuple[ErrorRow, ...] = ()
+    checksum: str = ""
+
+    def text(self) -> bytes:
+        """The file's content, its checksum filled in."""
+        bare = self.model_copy(update={"checksum": ""})
+        return _json(self.model_copy(update={"checksum": sha256(_json(bare))}))
+
+
+def _json(manifest: PredictorManifest) -> bytes:
+    return (json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True) + "\n").encode()
+
+
+def save_predictor(folder: str | Path, manifest: PredictorManifest, boosters: Mapping[str, Booster], *, card: str) -> PredictorManifest:
+    """Write a predictor into a folder; the manifest comes last, so that what is there is whole.
+
+    Args:
+        folder: made when it is not there; a predictor that is there is replaced.
+        manifest: names every booster's file.
+        boosters: by file name.
+        card: text for people.
+    """
+    with locked(folder, error=PredictorError) as place:
+        for name, booster in boosters.items():
+            write_atomically(place / name, booster.content, error=PredictorError)
+        write_atomically(place / CARD, card.encode(), error=PredictorError)
+        write_atomically(place / MANIFEST, manifest.text(), error=PredictorError)
+        for path in place.glob("*.json.gz"):
+            if FILE_NAME.fullmatch(path.name) and path.name not in boosters:
+                path.unlink(missing_ok=True)
+    return manifest
+
+
+def find_predictor(name: str | Path) -> Path:
+    """The folder of a shipped predictor, or the folder given.
+
+    Raises:
+        PredictorError: with the names that are known.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    known = shipped()
+    if str(name) in known:
+        return known[str(name)]
+    if len(path.parts) > 1:
+        raise PredictorError(f"no predictor at {str(path)[:200]}: no such folder")
+    names = ", ".join(["physics", *known])
+    raise PredictorError(f"no predictor {str(name)[:80]!r}; known: {names}.{did_you_mean(str(name)[:80], known)} Or give a folder")
+
+
+def shipped() -> dict[str, Path]:
+    """Predictors that come with the package, by name."""
+    return {path.parent.name: path.parent for place in reversed(PLACES) for path in sorted(place.glob(f"*/{MANIFEST}"))}
+
+
+def load_predictor_manifest(folder: str | Path) -> PredictorManifest:
+    """The manifest of a saved predictor, checked.
+
+    Raises:
+        PredictorError: no folder, no manifest, not ours, of a newer schema, or changed after it was written.
+    """
+    path = Path(folder) / MANIFEST
+    text = read_whole(path, what="manifest of a predictor", most=MOST_MANIFEST_BYTES, error=PredictorError)
+    try:
+        manifest = PredictorManifest.model_validate_json(text)
+    except ValidationError as error:
+        version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})', text)
+        if version and int(version[1]) > SCHEMA_VERSION:
+            raise _newer(path, int(version[1])) from None
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the text"
+        raise PredictorError(f"{path} is not the manifest of a predictor: {place}: {first['msg']}"[:300]) from None
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise _newer(path, manifest.schema_version)
+    if manifest.text() != text:
+        raise PredictorError(f"{path} was changed after it was written: its checksum does not fit; train or download it again")
+    return manifest
+
+
+def _newer(path: Path, version: int) -> PredictorError:
+    return PredictorError(f"{path} has schema version {version}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p")
+
+
+def load_parts(name_or_path: str | Path) -> dict[str, Any]:
+    """The fields of a `Predictor` from a saved one, by name or folder.
+
+    Raises:
+        PredictorError: one line with the file and what is wrong with it.
+    """
+    folder = find_predictor(name_or_path)
+    manifest = load_predictor_manifest(folder)
+    return {
+        "name": manifest.name,
+        "roofline": constants(Roofline, manifest.roofline, folder),
+        "power": constants(PowerLaw, manifest.power, folder),
+        "serving": {engine: constants(ServingCosts, costs, folder) for engine, costs in manifest.serving.items()},
+        "operators": load_regressors(folder, manifest),
+        "digest": manifest.checksum,
+    }
+
+
+def load_regressors(folder: str | Path, manifest: PredictorManifest) -> OperatorRegressors:
+    """The learned regressors of a saved predictor; every file is checked against its SHA-256, none is unpacked before it is asked.
+
+    Raises:
+        PredictorError: one line with the file and what is wrong with it.
+    """
+    families: dict[Family, FamilyRegressor] = {}
+    for family in FAMILIES:
+        if family in manifest.families:
+            families[family] = _family(Path(folder), family, manifest.families[family])
+    strange = set(manifest.families) - set(FAMILIES)
+    if strange:
+        raise PredictorError(f"{folder} has regressors for {min(strange)!r}; this pie_p knows {', '.join(FAMILIES)}")
+    return OperatorRegressors(roofline=constants(Roofline, manifest.roofline, folder), families=families)
+
+
+def _family(folder: Path, family: Family, entry: FamilyEntry) -> FamilyRegressor:
+    boosters: dict[Target, Booster] = {}
+    if set(entry.features) != set(entry.boosters) or "time" not in entry.boosters:
+        raise PredictorError(f"{folder}: {family} has boosters for {sorted(entry.boosters)} and inputs for {sorted(entry.features)}")
+    for target, saved in entry.boosters.items():
+        check_features(family, target, entry.features[target])
+        if not FILE_NAME.fullmatch(saved.file):
+            raise PredictorError(f"{folder} names the file {saved.file!r}; allowed: <family>-<target>.json.gz in the same folder")
+        content = read_whole(folder / saved.file, what="booster", most=MOST_FILE_BYTES, error=PredictorError)
+        digest = sha256(content)
+        if digest != saved.sha256:
+            path = folder / saved.file
+            raise PredictorError(f"{path} is not the file its manifest names: SHA-256 {digest[:12]}..., expected {saved.sha256[:12]}...")
+        boosters[target] = Booster(content, f"{folder / saved.file}")
+    return FamilyRegressor(
+        family=family,
+        features=dict(entry.features),
+        boosters=boosters,
+        ranges=entry.ranges,
+        known=entry.known,
+        book=KernelBook(entry.labels, tuple(Use(*use) for use in entry.uses)),
+        fade=entry.fade,
+    )
+
+
+def constants(noun: type[T], stored: Mapping[str, float], folder: str | Path) -> T:
+    """A frozen set of constants (`Roofline`, `PowerLaw`, `ServingCosts`) from its stored numbers; those not stored keep their prior.
+
+    Raises:
+        PredictorError: a constant this package does not know.
+    """
+    known = getattr(noun, "_fields", None) or tuple(one.name for one in fields(noun))  # type: ignore[arg-type]
+    for name in stored:
+        if name not in known:
+            raise PredictorError(f"{folder} sets {name!r} of {noun.__name__}, which this pie_p does not know; train it again")
+    return noun(**stored)
+
+
+def stored_constants(constants_of: Roofline | PowerLaw | ServingCosts) -> dict[str, float]:
+    """The numbers of a frozen set of constants."""
+    if isinstance(constants_of, ServingCosts):
+        return {name: float(value) for name, value in constants_of._asdict().items()}
+    return {name: float(value) for name, value in asdict(constants_of).items()}
+
+
+def entry_of(regressor: FamilyRegressor, *, rows: Mapping[Target, int], settings: Mapping[Target, Mapping[str, Any]]) -> FamilyEntry:
+    """What is stored of a family's regressor."""
+    return FamilyEntry.model_validate(
+        {
+            "features": dict(regressor.features),
+            "boosters": {
+                target: Saved(file=file_of(regressor.family, target), sha256=sha256(booster.content))
+                for target, booster in regressor.boosters.items()
+            },
+            "ranges": dict(regressor.ranges),
+            "known": dict(regressor.known),
+            "labels": regressor.book.labels,
+            "uses": tuple(tuple(use) for use in regressor.book.uses),
+            "fade": regressor.fade,
+            "rows": dict(rows),
+            "settings": {target: dict(values) for target, values in settings.items()},
+        }
+    )
+
+
+def file_of(family: str, target: str) -> str:
+    """Name of a booster's file.
+
+    >>> file_of("linear", "time")
+    'linear-time.json.gz'
+    """
+    return f"{family}-{target}.json.gz"

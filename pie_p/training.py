@@ -1,0 +1,235 @@
+"""Training: profiles -> a saved predictor, the same to the bit from the same profiles and seed on the same machine.
+
+A fifth of the rows is drawn by the seed and held out; the boosters learn from the rest, and the manifest's error table is the error of
+these very boosters on the held-out rows, scored once.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pie_p.errors import ProfileError
+from pie_p.examples import Examples, family_examples
+from pie_p.features import FAMILIES, MEETING, Family
+from pie_p.learning import SETTINGS, Settings, learn_family, power_rows, profiled_power_w, profiled_time_s
+from pie_p.model_files import ErrorRow, FamilyEntry, PredictorManifest, TrainedOn, entry_of, file_of, save_predictor, stored_constants
+from pie_p.physics import Floats, Roofline
+from pie_p.power import PowerLaw
+from pie_p.profile_manifest import load_manifest
+from pie_p.profiles import load_tables
+from pie_p.regressors import Booster, FamilyRegressor, Target
+from pie_p.serving import ServingCosts
+from pie_p.tables import TableName
+
+Progress = Callable[[str, int, int], None]  # (what is done, steps done, steps in all)
+
+HELD_OUT: Final = 0.2  # share of rows
+LEAST_ROWS: Final = 200  # a family with fewer rows stays on the base
+NOTES: Final = (
+    "power is learned from rows of at least 0.1 ms; shorter kernels are seen by one or two readings of the meter",
+    "readings far below their neighbours are not dropped but pull with constant force (Huber)",
+    "norms, activations, embeddings and scans have no public measurements and stay on the physical base",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """One family's regressor with its account."""
+
+    regressor: FamilyRegressor
+    rows: dict[Target, int]
+    errors: list[ErrorRow]
+
+
+def train(
+    profiles: Sequence[str | Path],
+    folder: str | Path,
+    *,
+    name: str = "default",
+    seed: int = 0,
+    jobs: int = 2,
+    serving: Mapping[str, ServingCosts] | None = None,
+    power: PowerLaw | None = None,
+    roofline: Roofline | None = None,
+    progress: Progress | None = None,
+    settings: Mapping[str, Settings] = SETTINGS,
+) -> PredictorManifest:
+    """Learn from profiles and save a predictor.
+
+    Args:
+        profiles: folders as `pie-p import` or the profiler write them.
+        folder: where the predictor goes.
+        name: of the predictor.
+        seed: of the split and of every other random draw.
+        jobs: threads; the result may depend on them.
+        serving: constants of engines that travel with the predictor; default none, so that the priors hold.
+        power: constants of the power law that travel with it; default the priors.
+        roofline: the physical base; default the priors.
+        progress: called after every step.
+        settings: of the boosters.
+
+    Returns:
+        The manifest that was written.
+
+    Raises:
+        ProfileError: a profile that cannot be read, or none with enough operator rows.
+    """
+    base, law = roofline or Roofline(), power or PowerLaw()
+    trained = _train_families(profiles, base, law, seed=seed, jobs=jobs, settings=settings, progress=progress)
+    if not trained:
+        raise ProfileError(f"no profile of {', '.join(map(str, profiles)) or 'none given'} has {LEAST_ROWS} operator rows of one family")
+    manifest = PredictorManifest(
+        name=name,
+        pie_p_version=_version("pie_p"),
+        libraries={"python": platform.python_version(), **{one: _version(one) for one in ("numpy", "scikit-learn", "xgboost")}},
+        profiles=tuple(_trained_on(profile) for profile in profiles),
+        seed=seed,
+        split=f"{HELD_OUT:.0%} of rows, drawn with the seed, held out of training and scored once",
+        notes=NOTES,
+        roofline=stored_constants(base),
+        power=stored_constants(law),
+        serving={engine: stored_constants(costs) for engine, costs in sorted((serving or {}).items())},
+        families={family: _entry(one, settings) for family, one in trained.items()},
+        errors=tuple(row for one in trained.values() for row in one.errors),
+    )
+    files = {file_of(family, target): booster for family, one in trained.items() for target, booster in one.regressor.boosters.items()}
+    save_predictor(folder, manifest, files, card=card(manifest, files))
+    if progress is not None:
+        progress(f"saved {name}", len(FAMILIES) + 1, len(FAMILIES) + 1)
+    return manifest
+
+
+def _train_families(
+    profiles: Sequence[str | Path],
+    base: Roofline,
+    law: PowerLaw,
+    *,
+    seed: int,
+    jobs: int,
+    settings: Mapping[str, Settings],
+    progress: Progress | None,
+) -> dict[Family, Trained]:
+    names: tuple[TableName, ...] = ("operators", "collectives")
+    tables = {name: load_tables(profiles, name) for name in names}
+    trained: dict[Family, Trained] = {}
+    for done, family in enumerate(FAMILIES, start=1):
+        examples = family_examples(tables["collectives" if family in MEETING else "operators"], family)
+        if len(examples) >= LEAST_ROWS:
+            trained[family] = _train_family(examples, base, law, seed=seed, jobs=jobs, settings=settings)
+        if progress is not None:
+            progress(f"{family}: {len(examples)} rows", done, len(FAMILIES) + 1)
+    return trained
+
+
+def _train_family(examples: Examples, base: Roofline, law: PowerLaw, *, seed: int, jobs: int, settings: Mapping[str, Settings]) -> Trained:
+    held = held_out(len(examples), seed=seed)
+    teach, test = examples.select(~held), examples.select(held)
+    regressor = learn_family(teach, base, seed=seed, jobs=jobs, settings=settings)
+    rows = {target: len(teach) if target == "time" else len(power_rows(teach)) for target in regressor.boosters}
+    return Trained(regressor=regressor, rows=rows, errors=_errors(regressor, test, base, law))
+
+
+def held_out(rows: int, *, seed: int) -> NDArray[np.bool_]:
+    """Mask of the rows that do not teach."""
+    return np.random.default_rng(seed).random(rows) < HELD_OUT
+
+
+def _errors(regressor: FamilyRegressor, test: Examples, base: Roofline, law: PowerLaw) -> list[ErrorRow]:
+    """Learned and physical figures side by side: time, and energy where power was measured."""
+    base_s, time_s = base.time_s(test.columns), profiled_time_s(regressor, test, base)
+    pairs = [("time", "learned", time_s, test.time_s), ("time", "physics", base_s, test.time_s)]
+    if "power" in regressor.boosters:
+        rows = power_rows(test)
+        loud = test.select(rows)
+        energy_j, law_w = loud.power_w * loud.time_s, law.power_w(loud.columns, base_s[rows])
+        learned_w = profiled_power_w(regressor, loud, time_s[rows])
+        pairs += [("power", "learned", learned_w, loud.power_w), ("power", "physics", law_w, loud.power_w)]
+        pairs += [("energy", "learned", learned_w * time_s[rows], energy_j), ("energy", "physics", law_w * base_s[rows], energy_j)]
+    return [
+        error_row(predicted, measured, family=regressor.family, target=target, regressor=who, split=f"random {HELD_OUT:.0%} of rows")
+        for target, who, predicted, measured in pairs
+    ]
+
+
+def error_row(predicted: Floats, measured: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
+    """Relative errors of one target, summed up.
+
+    >>> row = error_row(np.array([1.1, 0.8]), np.ones(2), family="linear", target="time", regressor="x", split="y")
+    >>> round(row.mape, 3), round(row.bias, 3)
+    (0.15, -0.05)
+    """
+    relative = predicted / measured - 1.0
+    size = np.abs(relative)
+    return ErrorRow(
+        family=family,
+        target=target,
+        regressor=regressor,
+        split=split,
+        rows=len(relative),
+        mape=float(size.mean()),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        bias=float(relative.mean()),
+    )
+
+
+def _entry(one: Trained, settings: Mapping[str, Settings]) -> FamilyEntry:
+    family = one.regressor.family
+    used = {target: asdict(settings[f"{family}/{target}"]) for target in one.regressor.boosters}
+    return entry_of(one.regressor, rows=one.rows, settings=used)
+
+
+def _trained_on(profile: str | Path) -> TrainedOn:
+    manifest = load_manifest(profile)
+    parts = tuple(part.sha256 for part in manifest.parts)
+    return TrainedOn(name=manifest.name, source=manifest.source, origin=manifest.origin, parts=parts)
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # pie_p in a checkout, or xgboost-cpu instead of xgboost
+        return "unknown"
+
+
+def card(manifest: PredictorManifest, files: Mapping[str, Booster]) -> str:
+    """What a person should know before trusting a predictor, as Markdown."""
+    size = sum(len(booster.content) for booster in files.values())
+    lines = [
+        f"# Predictor `{manifest.name}`",
+        "",
+        f"Times and powers of operators, learned as corrections to a physical base. {len(files)} boosters, {size / 1e6:.1f} MB; "
+        "XGBoost's JSON, gzipped.",
+        "",
+        "## Learned from",
+        "",
+        *(f"- {one.name} ({one.origin}; {one.source})" for one in manifest.profiles),
+        "",
+        f"Split: {manifest.split}; seed {manifest.seed}.",
+        "",
+        "## Error on rows held out",
+        "",
+        "| family | target | regressor | rows | MAPE % | median % | p90 % | bias % |",
+        "|---|---|---|---|---|---|---|---|",
+        *(_line(row) for row in manifest.errors),
+        "",
+        "## Know before use",
+        "",
+        *(f"- {note}" for note in manifest.notes),
+        "- a random split is the kindest one: for shapes, engines and boards never profiled see docs/accuracy.md",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _line(row: ErrorRow) -> str:
+    figures = " | ".join(f"{100 * value:.1f}" for value in (row.mape, row.median, row.p90, row.bias))
+    return f"| {row.family} | {row.target} | {row.regressor} | {row.rows} | {figures} |"
