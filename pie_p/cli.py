@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from errno import ENOSPC
@@ -33,6 +34,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON with the same key
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of `pie-p`: one line and exit code 2 for what the user can mend; help when nothing was asked."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if sys.stdout is None:  # the caller closed it: nobody reads
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     _bear_any_encoding()
     try:
         sys.exit(app(words, prog_name="pie-p", standalone_mode=False))

@@ -210,6 +210,14 @@ def test_a_full_disk_is_one_line(more: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor with sh")
+@pytest.mark.parametrize("words", ["hardware --json", "llms", "--version"])
+def test_a_closed_output_is_no_traceback(words: str) -> None:
+    command = f'"{sys.executable}" -c "from pie_p.cli import main; main()" {words} >&-'
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_nothing_asked_is_answered_with_help(run: Any) -> None:
     ran = run()
     assert ran.code == 0
