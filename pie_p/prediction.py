@@ -124,7 +124,7 @@ class Prediction:
         work, run = self.working, self.working.run
         assembly, steps, sharing = run.assembly, run.assembly.stage_step, self._sharing
         for index in range(work.rows.start, work.rows.stop):
-            row, stage = assembly.rows[index], assembly.row_stage[index]
+            row, stage = assembly.distinct[assembly.which[index]], assembly.row_stage[index]
             op, ranks = row.operator, float(assembly.stage_ranks[stage])
             kind: Literal["compute", "communication"] = "communication" if op.kind in COLLECTIVES else "compute"
             time_s, power_w = float(run.time_s[index]), float(run.power_w[index])

@@ -72,7 +72,8 @@ class Assembly:
 
     cases: Sequence[Case]
     schedules: list[Schedule]
-    rows: list[Row]
+    distinct: list[Row]  # rows, equal ones once
+    which: NDArray[np.int64]  # for each row its place in `distinct`
     columns: Columns
     row_case: NDArray[np.int64]
     row_stage: NDArray[np.int64]
@@ -93,39 +94,42 @@ class Assembly:
     expert_choices: Floats  # tokens times experts per token, of one step, over all those ranks [-]
     eager: NDArray[np.bool_]  # steps whose kernels the host launches one by one
 
+    @property
+    def rows(self) -> list[Row]:
+        """The operator of every row."""
+        return [self.distinct[place] for place in self.which.tolist()]
+
 
 def assemble(cases: Sequence[Case]) -> Assembly:
-    """Expand every case and flatten the result."""
+    """Expand every case and flatten the result; steps that several cases have in common are expanded once."""
     schedules = [schedule(case.request, case.deployment) for case in cases]
-    rows: list[Row] = []
-    row_case, row_stage = [], []
+    distinct, spans = expand((planned.step, case.deployment) for case, plan in zip(cases, schedules, strict=True) for planned in plan.steps)
+    first_row, rows = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+    first_stage: list[int] = []
     stages: list[tuple[int, float, float]] = []
     steps: list[tuple[float, ...]] = []
     for number, (case, plan) in enumerate(zip(cases, schedules, strict=True)):
-        first_stage = len(stages)
-        expanded = expand(plan, case.deployment)
-        kinds = len(case.deployment.stages)
-        rows += expanded
-        row_case += [number] * len(expanded)
-        row_stage += [first_stage + row.step * kinds + row.stage for row in expanded]
         for planned in plan.steps:
+            first_stage.append(len(stages))
             stages += [(len(steps), _ranks(case.deployment) * stage.count, float(stage.count)) for stage in case.deployment.stages]
             steps.append((number, *_step_figures(case.deployment, planned.step), planned.decode_steps, planned.prefill_steps))
-    which, clusters = _clusters(cases)
-    row_cases = np.array(row_case, dtype=np.int64)
     stage_table = np.array(stages, dtype=np.float64).reshape(-1, 3)
     table = np.array(steps, dtype=np.float64).reshape(len(steps), -1)
-    row_stages = np.array(row_stage, dtype=np.int64)
-    columns = featurize([row.operator for row in rows], clusters, which[row_cases])
-    columns["eager"] = table[stage_table[row_stages, 0].astype(np.int64), 8]
+    row_step = np.repeat(np.arange(len(steps)), rows)
+    which = np.arange(len(row_step)) + (first_row - (np.cumsum(rows) - rows))[row_step]
+    row_case = table[row_step, 0].astype(np.int64)
+    case_cluster, clusters = _clusters(cases)
+    columns = featurize([row.operator for row in distinct], clusters, case_cluster[row_case], which)
+    columns["eager"] = table[row_step, 8]
     return Assembly(
         cases=cases,
         schedules=schedules,
-        rows=rows,
+        distinct=distinct,
+        which=which,
         columns=columns,
-        row_case=row_cases,
-        row_stage=row_stages,
-        calls=np.array([row.calls for row in rows], dtype=np.float64),
+        row_case=row_case,
+        row_stage=np.array(first_stage, dtype=np.int64)[row_step] + np.array([row.stage for row in distinct], dtype=np.int64)[which],
+        calls=np.array([row.calls for row in distinct], dtype=np.float64)[which],
         stage_step=stage_table[:, 0].astype(np.int64),
         stage_ranks=stage_table[:, 1],
         stage_count=stage_table[:, 2],

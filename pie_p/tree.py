@@ -9,6 +9,7 @@ So a mixed step X beside its decode-only twin D' enters the sums as  decode: + D
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
@@ -40,10 +41,9 @@ class Schedule:
 
 
 class Row(NamedTuple):
-    """An operator placed: which step, which stage, how often per step there, on how many ranks."""
+    """An operator placed in its step: which stage, how often per step there."""
 
     operator: Operator
-    step: int  # index into the schedule
     stage: int  # index into the deployment's stages
     calls: float  # per step on each rank of the stage [-]
 
@@ -136,15 +136,34 @@ def _prefill_step(request: Request, running: tuple[float, float], *, sequences: 
     )
 
 
-def expand(plan: Schedule, deployment: Deployment) -> list[Row]:
-    """Every operator of every step of a schedule, one row per distinct operator and stage."""
+class Expansion(NamedTuple):
+    """Rows of many steps, equal steps once."""
+
+    rows: list[Row]
+    spans: list[tuple[int, int]]  # for each step its first row, and how many it has
+
+
+def expand(steps: Iterable[tuple[Step, Deployment]]) -> Expansion:
+    """Every operator of every step, one row per distinct operator and stage."""
     rows: list[Row] = []
-    for index, planned in enumerate(plan.steps):
-        rows += step_rows(planned.step, deployment, index=index)
-    return rows
+    known: dict[Hashable, tuple[int, int]] = {}
+    spans = []
+    for step, deployment in steps:
+        work = _work(step, deployment)
+        if work not in known:
+            new = step_rows(step, deployment)
+            known[work] = len(rows), len(new)
+            rows += new
+        spans.append(known[work])
+    return Expansion(rows, spans)
 
 
-def step_rows(step: Step, deployment: Deployment, *, index: int = 0) -> list[Row]:
+def _work(step: Step, deployment: Deployment) -> Hashable:
+    """All that the rows of a step depend on: of the cluster, only how many GPUs share a host."""
+    return step, deployment.llm, deployment.plan, deployment.engine, deployment.dtype, deployment.kv_dtype, deployment.cluster.gpus_per_host
+
+
+def step_rows(step: Step, deployment: Deployment) -> list[Row]:
     """What every rank executes in one step, its micro-batches included."""
     pieces = micro_batches(step, deployment)
     piece = step.split(pieces)
@@ -154,9 +173,9 @@ def step_rows(step: Step, deployment: Deployment, *, index: int = 0) -> list[Row
         for layer, count in stage.layers:
             if id(layer) not in layers:
                 layers[id(layer)] = layer_operators(layer, piece, deployment)
-            rows += [Row(operator=op, step=index, stage=number, calls=op.calls * count * pieces) for op in layers[id(layer)]]
+            rows += [Row(op, number, op.calls * count * pieces) for op in layers[id(layer)]]
         edges = _edge_operators(stage, piece, deployment)
-        rows += [Row(operator=op, step=index, stage=number, calls=op.calls * pieces) for op in edges]
+        rows += [Row(op, number, op.calls * pieces) for op in edges]
     return rows
 
 

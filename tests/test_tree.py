@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given
@@ -205,7 +205,7 @@ def test_the_first_stage_embeds_and_the_last_has_the_head() -> None:
 @pytest.mark.parametrize("degrees", [{}, {"dp": 4}])
 def test_one_gpu_per_replica_means_no_communication_at_all(degrees: dict[str, int]) -> None:
     deployment = deployed("mixtral-8x7b", **degrees)
-    rows = expand(planned(batch=16, deployment=deployment), deployment)
+    rows = expand((one.step, deployment) for one in planned(batch=16, deployment=deployment).steps).rows
     assert rows
     assert all(row.operator.kind not in COLLECTIVES and row.operator.payload_bytes == 0 for row in rows)
 
@@ -229,3 +229,21 @@ def test_a_larger_batch_never_has_fewer_flop_per_step(batches: list[float]) -> N
     deployment = deployed()
     flops = [sums(step_rows(Step(decode_sequences=batch, decode_start=9), deployment), deployment, "flops") for batch in sorted(batches)]
     assert all(low <= high for low, high in pairwise(flops))
+
+
+FAST = ROOM.model_copy(update={"name": "fast", "hbm_bytes_per_s": 8e12, "limit_w": 1000})
+
+
+@given(tp=st.sampled_from([1, 2, 4]), pp=st.sampled_from([1, 3]), batches=st.lists(st.integers(1, 64), min_size=1, max_size=4))
+def test_steps_expanded_together_are_the_steps_expanded_alone(tp: int, pp: int, batches: list[int]) -> None:
+    """Whatever boards run them: equal work is shared, and different work is not."""
+    plan, llms = ParallelPlan(tp=tp, pp=pp), [load_llm(name) for name in ("llama-3.1-8b", "qwen3-30b-a3b")]
+    deployments = [
+        deploy(llm, plan=plan, cluster=load_cluster(board, gpus=plan.gpus), engine=load_engine(engine))
+        for llm, board, engine in product(llms, (ROOM, FAST), ("vllm", "sglang"))
+    ]
+    steps = [(Step(decode_sequences=batch, decode_start=100), deployment) for batch, deployment in product(batches, deployments)]
+    together = expand(steps)
+    for (step, deployment), (first, count) in zip(steps, together.spans, strict=True):
+        assert together.rows[first : first + count] == step_rows(step, deployment)
+    assert len(set(together.spans)) == 4 * len(set(batches))
