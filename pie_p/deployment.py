@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from math import ceil
+from typing import Any
 
 from pie_p.engine import Engine
 from pie_p.errors import MemoryFitError, PlanError
@@ -28,7 +29,7 @@ class Stage:
     last: bool  # holds the final norm and the LM head
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Deployment:
     """LLM x plan x cluster x engine, with the formats in force. Make one with `deploy`, which checks it."""
 
@@ -39,7 +40,10 @@ class Deployment:
     dtype: Dtype
     kv_dtype: Dtype
 
-    @property
+    def __getstate__(self) -> dict[str, Any]:
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}  # cached sums stay behind
+
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The pipeline, equal stages together."""
         return partition(self.llm, self.plan.pp)
@@ -50,7 +54,7 @@ class Deployment:
             return self.dtype
         return "bf16" if part in self.llm.high_precision else self.dtype
 
-    @property
+    @cached_property
     def experts_per_token(self) -> int:
         """Routed experts that run per token; 0 for a dense LLM [-]."""
         return max((layer.ffn.top_k for layer in self.llm.layer_counts if isinstance(layer.ffn, MoeFfn)), default=0)
@@ -59,7 +63,7 @@ class Deployment:
         """Hosts that `ranks` neighbouring ranks sit on [-]."""
         return ceil(ranks / self.cluster.gpus_per_host)
 
-    @property
+    @cached_property
     def weight_bytes_per_gpu(self) -> float:
         """Stored weights on the fullest GPU [B]."""
         return max(self._stage_weight_bytes(stage) for stage in self.stages)
@@ -115,13 +119,19 @@ def deploy(
         PlanError: the plan does not divide the LLM or the cluster is too small.
         MemoryFitError: the weights do not fit; the text says what would.
     """
+    return _deployed(llm, plan, cluster, engine, dtype or llm.dtype, kv_dtype or llm.kv_dtype)
+
+
+@lru_cache(maxsize=1024)
+def _deployed(llm: LLM, plan: ParallelPlan, cluster: Cluster, engine: Engine, dtype: Dtype, kv_dtype: Dtype) -> Deployment:
+    """One object for equal deployments: requests that differ in their tokens share its checks and its sums."""
     _check_division(llm, plan)
     available = cluster.gpus_per_host * cluster.hosts
     if plan.gpus > available:
         raise PlanError(
             f"the plan needs {plan.gpus} GPUs ({plan}), the cluster {cluster.name!r} has {available}; give more hosts or smaller degrees"
         )
-    deployment = Deployment(llm=llm, plan=plan, cluster=cluster, engine=engine, dtype=dtype or llm.dtype, kv_dtype=kv_dtype or llm.kv_dtype)
+    deployment = Deployment(llm=llm, plan=plan, cluster=cluster, engine=engine, dtype=dtype, kv_dtype=kv_dtype)
     _check_memory(deployment)
     return deployment
 

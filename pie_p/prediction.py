@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pie_p.accounting import Scope
 from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
 from pie_p.operators import COLLECTIVES
+from pie_p.physics import Floats
 from pie_p.quantities import as_int
 from pie_p.serving import WAIT_CAUSES
 from pie_p.settling import Run
@@ -41,12 +44,30 @@ class OperatorEnergy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """Arrays behind one prediction, cut from the batch it was computed in."""
+    """Arrays behind one prediction: its part of the run it was computed in. Pickled and copied, it takes only that part along."""
 
     run: Run
+    case: int  # its number in the run
     rows: slice
     stages: slice
     steps: slice
+
+    def __reduce__(self) -> tuple[Callable[[Run], Working], tuple[Run]]:
+        return _first_working, (self.run.only(self.case),)
+
+
+def workings(run: Run) -> list[Working]:
+    """The part of every case in a run."""
+    assembly, cases = run.assembly, len(run.assembly.cases)
+    parts = [
+        [slice(first, end) for first, end in pairwise(np.searchsorted(of_case, np.arange(cases + 1)).tolist())]
+        for of_case in (assembly.row_case, assembly.step_case[assembly.stage_step], assembly.step_case)
+    ]
+    return [Working(run=run, case=case, rows=own[0], stages=own[1], steps=own[2]) for case, own in enumerate(zip(*parts, strict=True))]
+
+
+def _first_working(run: Run) -> Working:
+    return workings(run)[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +175,12 @@ class Prediction:
     def _phases(self, step: int) -> list[tuple[Phase, float]]:
         assert self.working is not None
         assembly = self.working.run.assembly
+        crowding = assembly.schedules[self.working.case].crowding  # steps in which others run belong to a life that waits its turn
         counts: list[tuple[Phase, float]] = [
             ("prefill", float(assembly.prefill_steps[step])),
             ("decode", float(assembly.decode_steps[step])),
         ]
-        return [(phase, count) for phase, count in counts if count]
+        return [(phase, count * crowding) for phase, count in counts if count]
 
     def tree(self, depth: int = 3) -> dict[str, float]:
         """GPU energy by path, cut after `depth` parts [J]; the values add up to the GPU energy.
@@ -210,22 +232,32 @@ class Prediction:
         }
 
 
-def phase_energies(working: Working, sharing: float) -> dict[Phase, tuple[float, float, float]]:
-    """Compute, communication and wait energy per phase of one case [J per request]."""
-    run, assembly = working.run, working.run.assembly
-    rows, stages = working.rows, working.stages
-    stage_of_row = assembly.row_stage[rows]
-    step_of_row, step_of_stage = assembly.stage_step[stage_of_row], assembly.stage_step[stages]
-    spent = assembly.calls[rows] * run.time_s[rows] * run.power_w[rows] * assembly.stage_ranks[stage_of_row] / sharing
-    communicates = assembly.columns["payload_bytes"][rows] > 0
-    waited = np.sum([run.clock.waits_s[cause][stages] for cause in WAIT_CAUSES], axis=0)
-    waited = waited * run.wait_power_w[stages] * assembly.stage_ranks[stages] / sharing
-    result: dict[Phase, tuple[float, float, float]] = {}
-    for phase, counts in (("prefill", assembly.prefill_steps), ("decode", assembly.decode_steps)):
-        energy = spent * counts[step_of_row]
-        result[phase] = (  # type: ignore[index]
-            float(energy[~communicates].sum()),
-            float(energy[communicates].sum()),
-            float((waited * counts[step_of_stage]).sum()),
+def phase_energies(run: Run, sharing: Floats) -> dict[Phase, list[tuple[float, float, float]]]:
+    """Compute, communication and wait energy per phase of every case [J per request].
+
+    Args:
+        run: times and powers of the flattened cases.
+        sharing: requests that share each case's steps [-].
+    """
+    assembly, cases = run.assembly, len(run.assembly.cases)
+    row_step, stage_case = assembly.stage_step[assembly.row_stage], assembly.step_case[assembly.stage_step]
+    spent = assembly.calls * run.time_s * run.power_w * assembly.stage_ranks[assembly.row_stage] / sharing[assembly.row_case]
+    waited = np.sum([run.clock.waits_s[cause] for cause in WAIT_CAUSES], axis=0)
+    waited = waited * run.wait_power_w * assembly.stage_ranks / sharing[stage_case]
+    communicates = assembly.columns["payload_bytes"] > 0
+    result: dict[Phase, list[tuple[float, float, float]]] = {}
+    for phase in PHASES:
+        counts = assembly.prefill_steps if phase == "prefill" else assembly.decode_steps
+        energy = spent * counts[row_step]
+        computed, communicated = (
+            case_sums(energy[rows], assembly.row_case[rows], cases)
+            for rows in (np.flatnonzero(~communicates), np.flatnonzero(communicates))
         )
+        result[phase] = list(zip(computed, communicated, case_sums(waited * counts[assembly.stage_step], stage_case, cases), strict=True))
     return result
+
+
+def case_sums(values: Floats, of_case: NDArray[np.int64], cases: int) -> list[float]:
+    """Sum of each case's values, which stand together; 0.0 for a case without any."""
+    bounds = np.searchsorted(of_case, np.arange(cases + 1)).tolist()
+    return [float(np.add.reduce(values[first:end])) for first, end in pairwise(bounds)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from pie_p.calibration import Calibration, calibrate
 from pie_p.cases import make_case
 from pie_p.checks import FrozenDict
 from pie_p.end_to_end import MeasuredRuns
+from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine
 from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu
@@ -25,7 +26,7 @@ from pie_p.llm import LLM
 from pie_p.model_files import load_parts
 from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
-from pie_p.prediction import PHASES, Phase, Prediction, Working, phase_energies
+from pie_p.prediction import PHASES, Phase, Prediction, Working, case_sums, phase_energies, workings
 from pie_p.quantities import shown
 from pie_p.regressors import Learned, OperatorRegressors, Places, picked
 from pie_p.serving import Assembly, Case, ServingCosts, assemble
@@ -33,6 +34,8 @@ from pie_p.settling import Run, settle
 from pie_p.tables import Table
 from pie_p.units import Dtype
 from pie_p.workload import Mode, OutputTokens
+
+CASES_AT_ONCE: Final = 2000  # bounds the memory of a pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +74,19 @@ class Predictor:
         """A predictor fitted to a handful of measured rows, and whether that helped: `pie_p.calibration.calibrate`."""
         return calibrate(self, rows, name=name)
 
-    def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None) -> list[Prediction]:
-        """Answer many cases in one vectorised pass."""
-        if not cases:
-            return []
-        return _cut(self, self.run(assemble(cases)), accounting or Accounting())
+    def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None, keep_working: bool = True) -> list[Prediction]:
+        """Answer many cases, `CASES_AT_ONCE` of them per vectorised pass.
+
+        Args:
+            cases: what to answer, from `make_case`.
+            accounting: which watts are counted; default GPU boards.
+            keep_working: keep the arrays behind `Prediction.operators` and `.tree()`, about 20 kB per case.
+        """
+        predictions: list[Prediction] = []
+        for start in range(0, len(cases), CASES_AT_ONCE):
+            run = self.run(assemble(cases[start : start + CASES_AT_ONCE]))
+            predictions += _predictions(self, run, accounting or Accounting(), keep_working=keep_working)
+        return predictions
 
     def run(self, assembly: Assembly) -> Run:
         """Times, waits and powers of flattened cases."""
@@ -111,61 +122,63 @@ class Predictor:
         return self.roofline.time_s(assembly.columns)
 
 
-def _cut(predictor: Predictor, run: Run, accounting: Accounting) -> list[Prediction]:
+def _predictions(predictor: Predictor, run: Run, accounting: Accounting, *, keep_working: bool) -> list[Prediction]:
     """One prediction per case out of the arrays of all."""
-    assembly = run.assembly
-    numbers = np.arange(len(assembly.cases) + 1)
-    first_row = np.searchsorted(assembly.row_case, numbers)
-    first_step = np.searchsorted(assembly.step_case, numbers)
-    first_stage = np.searchsorted(assembly.step_case[assembly.stage_step], numbers)
+    assembly, clock = run.assembly, run.clock
+    energies = phase_energies(run, np.array([plan.sharing for plan in assembly.schedules]))
+    prefill_s = case_sums(assembly.prefill_steps * clock.step_s, assembly.step_case, len(assembly.cases))
+    decode_s = case_sums(assembly.decode_steps * clock.step_s, assembly.step_case, len(assembly.cases))
     identity = FrozenDict(name=predictor.name, sha256=predictor.sha256)
-    predictions = []
-    for number in range(len(assembly.cases)):
-        working = Working(
-            run=run,
-            rows=slice(int(first_row[number]), int(first_row[number + 1])),
-            stages=slice(int(first_stage[number]), int(first_stage[number + 1])),
-            steps=slice(int(first_step[number]), int(first_step[number + 1])),
+    return [
+        _prediction(
+            working,
+            accounting,
+            identity,
+            energies={phase: energies[phase][number] for phase in PHASES},
+            seconds={"prefill": prefill_s[number], "decode": decode_s[number]},
+            keep_working=keep_working,
         )
-        predictions.append(_prediction(number, working, accounting, identity))
-    return predictions
+        for number, working in enumerate(workings(run))
+    ]
 
 
-def _prediction(number: int, working: Working, accounting: Accounting, identity: Mapping[str, str]) -> Prediction:
-    assembly, steps = working.run.assembly, working.steps
-    case, plan = assembly.cases[number], assembly.schedules[number]
-    step_s = working.run.clock.step_s[steps]
-    seconds: dict[Phase, float] = {
-        "prefill": float((assembly.prefill_steps[steps] * step_s).sum()),
-        "decode": float((assembly.decode_steps[steps] * step_s).sum()),
-    }
-    latency_s, tokens = seconds["prefill"] + seconds["decode"], plan.output_tokens
+def _prediction(
+    working: Working,
+    accounting: Accounting,
+    identity: Mapping[str, str],
+    *,
+    energies: Mapping[Phase, tuple[float, float, float]],
+    seconds: Mapping[Phase, float],
+    keep_working: bool,
+) -> Prediction:
+    case, plan = working.run.assembly.cases[working.case], working.run.assembly.schedules[working.case]
+    step_s = working.run.clock.step_s[working.steps]
+    running_s, tokens = seconds["prefill"] + seconds["decode"], plan.output_tokens
+    latency_s = running_s * plan.crowding
     ttft_s = min(plan.ttft_steps * float(step_s[0]), latency_s)
-    energies = phase_energies(working, plan.sharing)
-    parts = {
-        phase: accounting.breakdown(energies[phase], seconds=seconds[phase] / plan.sharing, deployment=case.deployment) for phase in PHASES
-    }
-    whole = (sum(energies[phase][kind] for phase in PHASES) for kind in range(3))
-    breakdown = accounting.breakdown(
-        cast("tuple[float, float, float]", tuple(whole)), seconds=latency_s / plan.sharing, deployment=case.deployment
-    )
+
+    def counted(parts: tuple[float, float, float], seconds: float) -> EnergyBreakdown:
+        return accounting.breakdown(parts, seconds=seconds / plan.sharing, deployment=case.deployment)
+
+    compute_j, communication_j, wait_j = (sum(parts) for parts in zip(*energies.values(), strict=True))
+    breakdown = counted((compute_j, communication_j, wait_j), running_s)
     return Prediction(
         request=case.request,
         deployment=case.deployment,
         breakdown=breakdown,
-        prefill=parts["prefill"],
-        decode=parts["decode"],
+        prefill=counted(energies["prefill"], seconds["prefill"]),
+        decode=counted(energies["decode"], seconds["decode"]),
         latency_s=latency_s,
         ttft_s=ttft_s,
         tpot_s=(latency_s - ttft_s) / (tokens - 1) if tokens >= 2 else None,
         itl_s=float(step_s[-1]) if seconds["decode"] > 0 else None,
         time_per_token_s=latency_s / tokens if tokens else None,
-        avg_power_w=breakdown.gpu_j * plan.sharing / latency_s,
+        avg_power_w=breakdown.gpu_j * plan.sharing / running_s,
         scope=accounting.scope,
         warnings=_warnings(case, working),
         predictor=identity,
         power_limit_w=case.power_limit_w or case.deployment.cluster.gpu.limit_w,
-        working=working,
+        working=working if keep_working else None,
     )
 
 
@@ -203,17 +216,22 @@ def _hash_of(text: str) -> str:
 
 
 def predict_many(
-    configurations: Iterable[Mapping[str, Any]], *, predictor: str | Predictor | None = None, accounting: Accounting | None = None
+    configurations: Iterable[Mapping[str, Any]],
+    *,
+    predictor: str | Predictor | None = None,
+    accounting: Accounting | None = None,
+    keep_working: bool = True,
 ) -> list[Prediction]:
-    """Predictions for many configurations in one vectorised pass.
+    """Predictions for many configurations, vectorised.
 
     Args:
         configurations: keyword arguments of `predict_energy`, one mapping each, without scope, pue, exclusive_host and predictor.
         predictor: as in `predict_energy`.
         accounting: which watts are counted; default GPU boards.
+        keep_working: keep what `Prediction.operators` and `.tree()` read; without it 20,000 configurations take well under 1 GiB.
     """
     cases = [make_case(**configuration) for configuration in configurations]
-    return load_predictor(predictor).predict(cases, accounting=accounting)
+    return load_predictor(predictor).predict(cases, accounting=accounting, keep_working=keep_working)
 
 
 def predict_energy(

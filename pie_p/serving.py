@@ -13,7 +13,7 @@ What is neither compute nor communication is wait, and each wait has its cause. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -66,6 +66,12 @@ class Case(NamedTuple):
     power_limit_w: float | None = None
 
 
+STEP_FIGURES: Final = (
+    "decode_steps", "prefill_steps", "pieces", "decode_sequences", "prefill_sequences", "prompts_ending", "group_size", "expert_group",
+    "expert_choices", "eager",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
     """Many cases flattened: rows (operators), stages (pipeline stage x step) and steps, each pointing to its owner."""
@@ -98,6 +104,29 @@ class Assembly:
     def rows(self) -> list[Row]:
         """The operator of every row."""
         return [self.distinct[place] for place in self.which.tolist()]
+
+    def only(self, case: int) -> Assembly:
+        """One case alone."""
+        steps, rows = np.flatnonzero(self.step_case == case), np.flatnonzero(self.row_case == case)
+        stages = np.flatnonzero(self.step_case[self.stage_step] == case)
+        places, which = np.unique(self.which[rows], return_inverse=True)
+        return replace(
+            self,
+            cases=[self.cases[case]],
+            schedules=[self.schedules[case]],
+            distinct=[self.distinct[place] for place in places.tolist()],
+            which=which,
+            columns={name: values[rows] for name, values in self.columns.items()},
+            row_case=np.zeros_like(rows),
+            row_stage=self.row_stage[rows] - stages[0],
+            calls=self.calls[rows],
+            stage_step=self.stage_step[stages] - steps[0],
+            stage_ranks=self.stage_ranks[stages],
+            stage_count=self.stage_count[stages],
+            step_case=np.zeros_like(steps),
+            settles=self.settles[steps] - self.settles[steps[0]],
+            **{name: getattr(self, name)[steps] for name in STEP_FIGURES},
+        )
 
 
 def assemble(cases: Sequence[Case]) -> Assembly:
@@ -190,6 +219,10 @@ class Clock:
 
     step_s: Floats  # one engine step [s]
     waits_s: dict[WaitCause, Floats]  # per stage and step, on each of its ranks [s]
+
+    def only(self, *, steps: NDArray[np.bool_], stages: NDArray[np.bool_]) -> Clock:
+        """The chosen steps and stages alone."""
+        return Clock(step_s=self.step_s[steps], waits_s={cause: waits_s[stages] for cause, waits_s in self.waits_s.items()})
 
 
 def run_clock(assembly: Assembly, time_s: Floats, case_costs: Sequence[ServingCosts]) -> Clock:

@@ -30,6 +30,20 @@ class Run:
     wait_power_w: Floats  # of one board that waits, per stage and step [W]
     outside: NDArray[np.bool_] | None = None  # rows outside what was profiled; None: nothing was learned
 
+    def only(self, case: int) -> Run:
+        """One case alone."""
+        assembly = self.assembly
+        rows, steps = assembly.row_case == case, assembly.step_case == case
+        stages = steps[assembly.stage_step]
+        return Run(
+            assembly=assembly.only(case),
+            clock=self.clock.only(steps=steps, stages=stages),
+            time_s=self.time_s[rows],
+            power_w=self.power_w[rows],
+            wait_power_w=self.wait_power_w[stages],
+            outside=None if self.outside is None else self.outside[rows],
+        )
+
 
 def settle(
     assembly: Assembly,

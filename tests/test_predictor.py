@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -176,7 +177,7 @@ def test_a_lower_power_cap_never_costs_less_time_and_saves_energy_where_it_binds
         assert capped.avg_power_w <= 175
 
 
-@given(more=st.fixed_dictionaries(TRAFFIC), caps=st.lists(st.floats(130, 700), min_size=2, max_size=4))
+@given(more=st.fixed_dictionaries(TRAFFIC), caps=st.lists(st.floats(180, 700), min_size=2, max_size=4))
 def test_power_falls_and_time_rises_as_the_cap_falls_and_the_cap_is_kept(more: dict[str, Any], caps: list[float]) -> None:
     runs = [predicted(**more, power_limit_w=cap) for cap in sorted(caps, reverse=True)]
     assert rises([run.avg_power_w for run in reversed(runs)])
@@ -452,3 +453,31 @@ def test_a_window_of_attention_is_worth_its_bytes() -> None:
     open_llm = replace(llm, layers=tuple(replace(layer, mixer=replace(mixer, window=None)) for layer in llm.layers))
     assert energy_j(llm=llm, prompt_tokens=30_000) < energy_j(llm=open_llm, prompt_tokens=30_000)
     assert energy_j(llm=llm, prompt_tokens=1_000) == energy_j(llm=open_llm, prompt_tokens=1_000)
+
+
+BATCHES = [{**BASE, "llm": "qwen3-30b-a3b", "tp": 2, "batch": batch} for batch in range(1, 40)]
+
+
+def test_passes_of_any_size_give_the_same_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = predict_many(BATCHES)
+    monkeypatch.setattr("pie_p.predictor.CASES_AT_ONCE", 7)
+    parts = predict_many(BATCHES)
+    assert parts == whole
+    assert [p.operators for p in parts] == [p.operators for p in whole]
+
+
+def test_without_their_working_answers_are_the_same_and_operators_a_clear_line() -> None:
+    kept, dropped = predict_many(BATCHES[:3]), predict_many(BATCHES[:3], keep_working=False)
+    assert dropped == kept
+    assert [p.to_dict() for p in dropped] == [p.to_dict() for p in kept]
+    for ask in (lambda p: p.operators, lambda p: p.tree()):
+        with pytest.raises(InputError, match=r"^this prediction was made without its working; predict it alone to get operators$"):
+            ask(dropped[0])
+
+
+def test_one_of_many_travels_with_its_own_working_alone() -> None:
+    one, alone = predict_many(BATCHES)[20], predicted(**BATCHES[20])
+    pickled = pickle.dumps(one)
+    assert len(pickled) < 1.1 * len(pickle.dumps(alone))
+    assert pickle.loads(pickled).operators == one.operators == alone.operators
+    assert len(pickle.dumps(predict_many(BATCHES, keep_working=False)[20])) < len(pickled) / 2
