@@ -16,6 +16,8 @@ from pie_p.serving import Case
 from pie_p.units import DTYPES, Dtype
 from pie_p.workload import Mode, OutputTokens, Request
 
+LEAST_CAP = 0.25  # boards accept no cap below about this share of their limit (A100 SXM 100 of 400 W, H100 SXM 200 of 700 W)
+
 
 def make_case(
     llm: str | LLM | Mapping[str, object],
@@ -54,10 +56,11 @@ def make_case(
 
 def _power_limit(value: float, gpu: Gpu) -> float:
     limit_w = as_float("power_limit_w", value, above=True)
-    if not gpu.active_idle_w < limit_w <= gpu.limit_w:
+    least_w = max(gpu.active_idle_w, LEAST_CAP * gpu.limit_w)
+    if not least_w < limit_w <= gpu.limit_w:
         raise InputError(
-            f"power_limit_w = {limit_w:g} W is outside what {gpu.name} can hold; allowed: above {gpu.active_idle_w:g} W (active idle) "
-            f"and at most {gpu.limit_w:g} W"
+            f"power_limit_w = {limit_w:g} W is outside what {gpu.name} can hold; allowed: above {least_w:g} W (a quarter of its limit, or "
+            f"active idle) and at most {gpu.limit_w:g} W"
         )
     return limit_w
 

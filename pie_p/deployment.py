@@ -52,7 +52,9 @@ class Deployment:
         """Storage of a part of the LLM: parts the checkpoint keeps in high precision stay 16 bits wide."""
         if BYTES_PER_VALUE[self.dtype] >= 2:
             return self.dtype
-        return "bf16" if part in self.llm.high_precision else self.dtype
+        kept = self.llm.high_precision
+        dense_kept = part == "ffn" and "dense_layers" in kept and self.llm.is_moe
+        return "bf16" if part in kept or dense_kept else self.dtype
 
     @cached_property
     def experts_per_token(self) -> int:

@@ -61,6 +61,7 @@ class Roofline:
     link_share: float = 0.65  # of link bandwidth, large messages
     collective_floor_s: float = 4.5e-6  # a collective of no bytes in a graph: flags and barrier [s]
     eager_collective_floor_s: float = 20e-6  # the same launched from the host [s]
+    crossing_floor_s: float = 25e-6  # more for a collective between hosts: proxy threads and NICs [s]
 
     def compute_and_memory_s(self, columns: AnyColumns) -> tuple[Floats, Floats]:
         """Times at the achievable peaks, apart [s]."""
@@ -105,7 +106,7 @@ class Roofline:
         eager = columns["eager"] if "eager" in columns else np.zeros(len(group))
         floor = np.where(eager > 0, self.eager_collective_floor_s, self.collective_floor_s)
         latency = floor + 0.5 * hops * columns["link_latency_s"]
-        latency = latency + np.where(crossing, 2.0 * columns["inter_latency_s"] * (columns["hosts"] - 1.0), 0.0)
+        latency = latency + np.where(crossing, self.crossing_floor_s + 2.0 * columns["inter_latency_s"] * (columns["hosts"] - 1.0), 0.0)
         transfer = inside / (self.link_share * columns["link_bytes_per_s"])
         transfer = transfer + np.where(crossing, between / (self.link_share * columns["inter_bytes_per_s"]), 0.0)
         return np.asarray(np.where(is_collective(columns) & (group > 1), latency + transfer, 0.0))

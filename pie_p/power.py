@@ -42,6 +42,9 @@ class PowerLaw:
     knee: float = 3.76  # exponent of the soft cap
     generation_exponent: float = 0.5
     clock_exponent: float = 3.0  # dynamic power over clock: frequency times voltage squared
+    lowest_voltage_clock: float = 0.6  # share of the clock below which voltage falls no further, and power goes with the clock
+    lowest_clock: float = 0.2  # share of the clock a board keeps at least (H100: 345 of 1980 MHz)
+    off_core: float = 0.1  # share of dynamic power that a lower core clock does not touch: HBM and links
 
     def demand(self, columns: AnyColumns, time_s: Floats) -> Floats:
         """Share of the room that each operator asks for while it runs; above 1 where the limit would bind [-]."""
@@ -70,6 +73,19 @@ class PowerLaw:
         """Share of the room that a mean demand settles at under the board's own limit [-]."""
         most = (self.ceiling * limit_w - idle_w) / (limit_w - idle_w)
         return soft_cap(np.maximum(demand, 1e-12), most, knee=self.knee)
+
+    def clock_at(self, share: Floats) -> Floats:
+        """Share of the clock at which dynamic power is `share` of what it was [-].
+
+        Above the lowest voltage dynamic core power goes with the third power of the clock, below it with the clock itself.
+
+        >>> [round(float(clock), 3) for clock in PowerLaw(off_core=0.0).clock_at(np.array([1.0, 0.343, 0.108]))]
+        [1.0, 0.7, 0.3]
+        """
+        core = np.clip((share - self.off_core) / (1.0 - self.off_core), 1e-3, 1.0)
+        knee = self.lowest_voltage_clock
+        clock = np.where(core >= knee**self.clock_exponent, core ** (1.0 / self.clock_exponent), core / knee ** (self.clock_exponent - 1.0))
+        return np.maximum(clock, self.lowest_clock)
 
     def power_w(self, columns: AnyColumns, time_s: Floats) -> Floats:
         """Board power of an operator that runs again and again, as an operator benchmark sees it [W]."""

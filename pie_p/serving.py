@@ -202,7 +202,7 @@ def _step_figures(deployment: Deployment, step: Step) -> tuple[float, ...]:
         float(plan.tp * sharing),
         float(plan.ep),
         step.tokens * sharing * deployment.experts_per_token,
-        float(step.prefill_sequences > 0),
+        float(step.prefill_sequences > 0 or step.decode_sequences > deployment.engine.graph_sequences),
     )
 
 
@@ -260,7 +260,23 @@ def run_clock(assembly: Assembly, time_s: Floats, case_costs: Sequence[ServingCo
         "bubble": np.maximum(round_s[of_step] - busy, 0.0),
         "host": (step_s - round_s)[of_step],
     }
-    return Clock(step_s=step_s, waits_s=waits)
+    return Clock(step_s=step_s, waits_s=_without_twins_excess(assembly, waits))
+
+
+def _without_twins_excess(assembly: Assembly, waits: dict[WaitCause, Floats]) -> dict[WaitCause, Floats]:
+    """Waits in which a decode-only twin never waits longer than its mixed step, so that prefill's increment is no negative wait.
+
+    A twin enters both phases with opposite signs; its waits move joules between them and never change a total.
+    """
+    twin = np.flatnonzero(assembly.prefill_steps[assembly.stage_step] < 0)
+    mixed = twin - np.bincount(assembly.stage_step)[assembly.stage_step[twin]]  # the same stage, one step earlier
+    return {cause: _replaced(values, twin, np.minimum(values[twin], values[mixed])) for cause, values in waits.items()}
+
+
+def _replaced(values: Floats, places: NDArray[np.int64], by: Floats) -> Floats:
+    changed = values.copy()
+    changed[places] = by
+    return changed
 
 
 def _pipeline_round(assembly: Assembly, busy: Floats) -> Floats:

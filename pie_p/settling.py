@@ -76,19 +76,49 @@ def settle(
     binds = share > most
     row_group = assembly.settles[assembly.stage_step[assembly.row_stage]]
     if binds.any():
-        fallen = np.where(binds, np.minimum(most / share, 1.0) ** (1.0 / law.clock_exponent), 1.0)
+        fallen = np.where(binds, law.clock_at(np.minimum(most / share, 1.0)), 1.0)
         time_s = time_s * roofline.stretch(assembly.columns, fallen[row_group])
         clock = run_clock(assembly, time_s, costs)
         asked = mean_demand(assembly, clock, time_s, demand, wait=law.wait, groups=assembly.settles)
         share = np.where(binds, most, share)
     bent = (share / asked) * (boards.limit_w - boards.idle_w)  # watts per unit of demand
-    return Run(
-        assembly=assembly,
-        clock=clock,
-        time_s=time_s,
-        power_w=(boards.idle_w[row_group] + demand * bent[row_group]),
-        wait_power_w=(boards.idle_w + law.wait * bent)[assembly.settles[assembly.stage_step]],
+    rows_w = boards.idle_w[row_group] + demand * bent[row_group]
+    waits_w = (boards.idle_w + law.wait * bent)[assembly.settles[assembly.stage_step]]
+    most_w = boards.idle_w + np.minimum(most, (law.ceiling * boards.limit_w - boards.idle_w) / (boards.limit_w - boards.idle_w)) * (
+        boards.limit_w - boards.idle_w
     )
+    rows_w, waits_w = levelled(assembly, clock, time_s, rows_w=rows_w, waits_w=waits_w, most_w=most_w)
+    return Run(assembly=assembly, clock=clock, time_s=time_s, power_w=rows_w, wait_power_w=waits_w)
+
+
+def levelled(assembly: Assembly, clock: Clock, time_s: Floats, *, rows_w: Floats, waits_w: Floats, most_w: Floats) -> tuple[Floats, Floats]:
+    """Powers of rows and waits with none above what a board can hold, and the same mean.
+
+    What a kernel asks for beyond the limit is drawn a little later: it is spread over the other kernels of the group in proportion to their
+    distance from the limit, and over its waits when those are full.
+
+    Args:
+        assembly: the flattened cases.
+        clock: times of the waits.
+        time_s: seconds per call of each row [s].
+        rows_w: power of each row [W].
+        waits_w: power of a rank that waits, per stage and step [W].
+        most_w: what a board can hold, per group of steps that settles together [W].
+    """
+    row_weight, wait_weight = _weights(assembly, clock, time_s)
+    row_group = assembly.settles[assembly.stage_step[assembly.row_stage]]
+    wait_group = assembly.settles[assembly.stage_step]
+    count = len(most_w)
+
+    def per_group(values: Floats, groups: NDArray[np.int64]) -> Floats:
+        return np.bincount(groups, weights=values, minlength=count)
+
+    above = np.maximum(rows_w - most_w[row_group], 0.0)
+    below = np.maximum(most_w[row_group] - rows_w, 0.0)
+    excess_j, room_j = per_group(row_weight * above, row_group), per_group(row_weight * below, row_group)
+    filled = np.minimum(excess_j / np.maximum(room_j, 1e-30), 1.0)
+    left_w = np.maximum(excess_j - room_j, 0.0) / np.maximum(per_group(wait_weight, wait_group), 1e-30)
+    return rows_w - above + filled[row_group] * below, waits_w + np.where(excess_j > room_j, left_w, 0.0)[wait_group]
 
 
 class _Boards(NamedTuple):
@@ -121,10 +151,8 @@ def mean_demand(
     """
     of_step = assembly.step_case if groups is None else groups
     count = int(of_step[-1]) + 1
-    lives = assembly.decode_steps + assembly.prefill_steps
     row_step = assembly.stage_step[assembly.row_stage]
-    row_weight = assembly.calls * time_s * assembly.stage_ranks[assembly.row_stage] * lives[row_step]
-    waited = np.sum([clock.waits_s[cause] for cause in WAIT_CAUSES], axis=0) * assembly.stage_ranks * lives[assembly.stage_step]
+    row_weight, waited = _weights(assembly, clock, time_s)
     wait_weight = np.bincount(of_step[assembly.stage_step], weights=waited, minlength=count)
     asked = np.bincount(of_step[row_step], weights=row_weight * demand, minlength=count) + wait * wait_weight
     seconds = np.bincount(of_step[row_step], weights=row_weight, minlength=count) + wait_weight
@@ -143,3 +171,11 @@ def mean_power_w(run: Run) -> Floats:
     energy_j = energy_j + np.bincount(of_stage, weights=waiting_s * run.wait_power_w, minlength=count)
     seconds = np.bincount(of_row, weights=running_s, minlength=count) + np.bincount(of_stage, weights=waiting_s, minlength=count)
     return np.asarray(energy_j / seconds)
+
+
+def _weights(assembly: Assembly, clock: Clock, time_s: Floats) -> tuple[Floats, Floats]:
+    """Board-seconds of each row and of each stage's waits in a life [s]; a twin's are zero: it enters both phases with opposite signs."""
+    lives = assembly.decode_steps + assembly.prefill_steps
+    rows = assembly.calls * time_s * assembly.stage_ranks[assembly.row_stage] * lives[assembly.stage_step[assembly.row_stage]]
+    waited = np.sum([clock.waits_s[cause] for cause in WAIT_CAUSES], axis=0)
+    return rows, waited * assembly.stage_ranks * lives[assembly.stage_step]
