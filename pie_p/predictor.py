@@ -115,7 +115,7 @@ class Predictor:
         _, first, again = np.unique(assembly.which * len(numbers) + of_row, return_index=True, return_inverse=True)
         wanted = [Wanted("", engine.name, engine.version, cluster.gpu, "", "") for engine, cluster in numbers]
         answers = self.operators.answer(picked(assembly.columns, first), Places(wanted=wanted, which=of_row[first]), self.power)
-        return Learned(*(answer[again] for answer in answers))
+        return Learned(time_s=answers.time_s[again], demand=answers.demand[again], outside=answers.outside[again])
 
     def time_s(self, assembly: Assembly) -> Floats:
         """Seconds per call of every row at the board's own power limit."""

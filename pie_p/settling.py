@@ -111,7 +111,7 @@ def levelled(assembly: Assembly, clock: Clock, time_s: Floats, *, rows_w: Floats
     count = len(most_w)
 
     def per_group(values: Floats, groups: NDArray[np.int64]) -> Floats:
-        return np.bincount(groups, weights=values, minlength=count)
+        return np.asarray(np.bincount(groups, weights=values, minlength=count), dtype=np.float64)
 
     above = np.maximum(rows_w - most_w[row_group], 0.0)
     below = np.maximum(most_w[row_group] - rows_w, 0.0)
