@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, Protocol, runtime_checkable
 
 from pie_p.errors import LLMConfigError, UnknownLLMError
-from pie_p.hf_config import fetch_config, llm_from_config, llm_from_file
 from pie_p.llm_catalogue import find_llm, llm_names, published_parameters, unknown_llm
 from pie_p.llm_shape import LLM
 
@@ -51,6 +50,8 @@ def load_llm(llm: LLMSource) -> LLM:
         return llm
     if isinstance(llm, str):
         return _from_name(llm)
+    from pie_p.hf_config import llm_from_config, llm_from_file  # not at the top: a catalogue name needs none of its modules
+
     if isinstance(llm, os.PathLike):
         return llm_from_file(Path(os.fspath(llm)))
     if isinstance(llm, Mapping):
@@ -66,7 +67,7 @@ def _from_name(name: str) -> LLM:
         raise unknown_llm(name.replace("\0", "?")[:60])
     path = Path(name)
     if _holds_config(path):
-        return llm_from_file(path)
+        return load_llm(path)
     found = find_llm(name) if len(name) <= 200 else None
     if found is not None:
         return found
@@ -87,6 +88,8 @@ def _holds_config(path: Path) -> bool:
 @cache
 def _from_hub(hub_id: str) -> LLM:
     """The LLM of a hub id, whose config.json is fetched once and kept by `huggingface_hub`."""
+    from pie_p.hf_config import fetch_config, llm_from_file
+
     try:
         path = fetch_config(hub_id)
     except UnknownLLMError as error:
