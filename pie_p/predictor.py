@@ -8,22 +8,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from pie_p.accounting import Accounting, Scope
-from pie_p.calibration import Calibration, calibrate
 from pie_p.cases import make_case
 from pie_p.checks import FrozenDict
-from pie_p.end_to_end import MeasuredRuns
 from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine
 from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu
 from pie_p.kernels import Wanted
 from pie_p.llm import LLM
-from pie_p.model_files import load_parts
 from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
 from pie_p.prediction import PHASES, Phase, Prediction, Working, case_sums, phase_energies, workings
@@ -31,9 +28,13 @@ from pie_p.quantities import shown
 from pie_p.regressors import Learned, OperatorRegressors, Places, picked
 from pie_p.serving import Assembly, Case, ServingCosts, assemble
 from pie_p.settling import Run, settle
-from pie_p.tables import Table
 from pie_p.units import Dtype
 from pie_p.workload import Mode, OutputTokens
+
+if TYPE_CHECKING:
+    from pie_p.calibration import Calibration
+    from pie_p.end_to_end import MeasuredRuns
+    from pie_p.tables import Table
 
 CASES_AT_ONCE: Final = 2000  # bounds the memory of a pass
 
@@ -64,6 +65,8 @@ class Predictor:
         Raises:
             PredictorError: not there, damaged, or made for another version; one line says which.
         """
+        from pie_p.model_files import load_parts
+
         return cls(**load_parts(name_or_path))
 
     def costs_of(self, engine: Engine) -> ServingCosts:
@@ -72,6 +75,8 @@ class Predictor:
 
     def calibrate(self, rows: Iterable[Mapping[str, Any]] | Table | MeasuredRuns, *, name: str | None = None) -> Calibration[Predictor]:
         """A predictor fitted to a handful of measured rows, and whether that helped: `pie_p.calibration.calibrate`."""
+        from pie_p.calibration import calibrate
+
         return calibrate(self, rows, name=name)
 
     def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None, keep_working: bool = True) -> list[Prediction]:
