@@ -16,19 +16,22 @@ Reading order, each module knowing only those above it:
 from __future__ import annotations
 
 import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from pie_p.accounting import Accounting
-from pie_p.cases import make_case
-from pie_p.energy import EnergyBreakdown
-from pie_p.engine import Engine
-from pie_p.errors import PiePError
-from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, load_gpu
-from pie_p.llm import LLM, llm_names, load_llm
-from pie_p.plan import ParallelPlan
-from pie_p.prediction import OperatorEnergy, Prediction
-from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
-from pie_p.serving import Case
-from pie_p.workload import LengthDistribution, Request
+if TYPE_CHECKING:
+    from pie_p.accounting import Accounting
+    from pie_p.cases import make_case
+    from pie_p.energy import EnergyBreakdown
+    from pie_p.engine import Engine
+    from pie_p.errors import PiePError
+    from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, load_gpu
+    from pie_p.llm import LLM, llm_names, load_llm
+    from pie_p.plan import ParallelPlan
+    from pie_p.prediction import OperatorEnergy, Prediction
+    from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
+    from pie_p.serving import Case
+    from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
 
@@ -62,3 +65,32 @@ __all__ = [
 ]
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+# Where each public name is made: it is imported when it is first asked for.
+_HOMES = {
+    "accounting": ("Accounting",),
+    "cases": ("make_case",),
+    "energy": ("EnergyBreakdown",),
+    "engine": ("Engine",),
+    "errors": ("PiePError",),
+    "hardware": ("Cluster", "Gpu", "Host", "Link", "gpu_names", "load_cluster", "load_gpu"),
+    "llm": ("LLM", "llm_names", "load_llm"),
+    "plan": ("ParallelPlan",),
+    "prediction": ("OperatorEnergy", "Prediction"),
+    "predictor": ("Predictor", "load_predictor", "predict_energy", "predict_many"),
+    "serving": ("Case",),
+    "workload": ("LengthDistribution", "Request"),
+}
+
+if not TYPE_CHECKING:  # so that a type checker still finds a name that does not exist
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _HOMES.items():
+            if name in names:
+                value = globals()[name] = getattr(import_module(f"pie_p.{module}"), name)
+                return value
+        raise AttributeError(f"module 'pie_p' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -77,3 +77,13 @@ def test_torch_is_a_range_and_its_pin_is_a_constraint(pyproject: dict[str, Any])
     assert ">=" in torch
     assert "==" not in torch
     assert re.search(r"^torch==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_every_public_name_is_imported_when_it_is_first_asked_for() -> None:
+    assert sorted(name for names in pie_p._HOMES.values() for name in names) == sorted({*pie_p.__all__} - {"__version__"})
+    for module, names in pie_p._HOMES.items():
+        home = import_module(f"pie_p.{module}")
+        assert all(getattr(pie_p, name) is getattr(home, name) for name in names)
+    assert {*pie_p.__all__} <= {*dir(pie_p)}
+    with pytest.raises(AttributeError, match=r"^module 'pie_p' has no attribute 'predict_enregy'$"):
+        pie_p.predict_enregy  # type: ignore[attr-defined]  # noqa: B018
