@@ -26,7 +26,7 @@ ORIGINS: Final[tuple[Origin, ...]] = get_args(Origin)
 TableName = Literal["operators", "collectives", "waits", "end_to_end"]
 
 # Measured as one kernel or one block, but no leaf of the tree: kept for study, never trained on as an operator kind.
-MODULE_KINDS: Final = ("mla_prefill", "mla_decode", "mla_bmm", "quantize", "rope")
+MODULE_KINDS: Final = ("mla_prefill", "mla_decode", "mla_bmm", "quantize", "rope", "attention", "mlp")
 WAIT_CAUSES: Final = ("skew", "bubble", "launch_gap", "host_gap")
 METER_SCOPES: Final = ("gpu", "host wall", "none")
 

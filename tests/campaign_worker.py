@@ -5,10 +5,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 
 from pie_p.operators import Operator
-from pie_p.profiling.campaign import CampaignPlan, Progress, run_campaign
+from pie_p.profiling.campaign import CampaignPlan, run_campaign
 from pie_p.profiling.clocks import SimulatedClock
 from pie_p.profiling.laws import Timeline
 from pie_p.profiling.measurement import Procedure
+from pie_p.profiling.progress import Progress
 from pie_p.profiling.simulated_host import SimulatedGpu, SimulatedKernel, simulated_bench
 
 PLAN = CampaignPlan(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from pie_p import operators
+from pie_p.profiling.benches import simulated_rank_bench
 from pie_p.profiling.clocks import MonotonicClock
 from pie_p.profiling.collectives import make_collective, meet
 from pie_p.profiling.laws import Timeline
@@ -19,6 +21,7 @@ from pie_p.profiling.runners import Layout, ParallelRun, run_parallel
 from pie_p.profiling.sampling import SimulatedSampler
 from pie_p.profiling.simulated_meter import Artefacts, SimulatedMeter
 from pie_p.profiling.stamps import find_offset
+from pie_p.profiling.start import main
 from pie_p.profiling.waits import Skew, WaitPower, measure_skew, measure_wait_power
 from pie_p.profiling.window import MeterTiming
 
@@ -42,7 +45,7 @@ def hang(rank: Rank, *, which: int) -> None:
 
 def stay_away(rank: Rank, *, which: int) -> None:
     if rank.index == which:
-        time.sleep(8)
+        time.sleep(6)
     make_collective(rank, "all_reduce", 1024)()
 
 
@@ -56,12 +59,12 @@ def power_of_waiting(rank: Rank) -> WaitPower:
     meter = SimulatedMeter(law, clock, artefacts=artefacts)
     timing = MeterTiming(period_s=0.02, window_s=0.01, lag_s=0.0, residual=0.0, updates=100)
     bench = Bench(clock=clock, meter=meter, sampler=SimulatedSampler(meter, clock, period_s=0.005), timing=timing)
-    set_power = partial(_set_power, law, clock, {"wait": 180.0 + rank.index, "away": 90.0})
-    return measure_wait_power(rank, bench, away_s=1.0, rise_s=0.2, on_state=set_power)
+    set_power = partial(_set_power, law, {"wait": 180.0 + rank.index, "away": 90.0})
+    return measure_wait_power(rank, replace(bench, on_state=set_power), away_s=1.0, rise_s=0.2)
 
 
-def _set_power(law: Timeline, clock: MonotonicClock, levels_w: dict[str, float], state: str) -> None:
-    law.set_level(clock.now_s(), levels_w[state])
+def _set_power(law: Timeline, levels_w: dict[str, float], at_s: float, state: str) -> None:
+    law.set_level(at_s, levels_w[state])
 
 
 def everything(rank: Rank) -> dict[str, Any]:
@@ -83,14 +86,18 @@ def everything(rank: Rank) -> dict[str, Any]:
 
 
 def parallel(rank: Rank) -> dict[str, ParallelRun]:
-    """The layouts of four ranks, in one launch."""
+    """The layouts of four ranks, in one launch; power of simulated boards where ranks meet."""
     layouts = {
         "tp": Layout(tp=4),
         "pp": Layout(pp=4, micro_batches=2),
         "dp": Layout(dp=4),
         "tp+pp": Layout(tp=2, pp=2, micro_batches=2),
     }
-    return {name: run_parallel(rank, layout=layout, steps=2) for name, layout in layouts.items()}
+    bench, enough_s = simulated_rank_bench(rank), {"tp": 0.5, "tp+pp": 0.5}
+    return {
+        name: run_parallel(rank, layout=layout, steps=2, bench=bench if name in enough_s else None, enough_s=enough_s.get(name, 0.0))
+        for name, layout in layouts.items()
+    }
 
 
 def metered(rank: Rank) -> Bench:
@@ -99,3 +106,10 @@ def metered(rank: Rank) -> Bench:
     meter = SimulatedMeter(Timeline(idle_w=120.0 + 10.0 * rank.index), clock, artefacts=artefacts, uuid=f"SIM-{rank.index}")
     timing = MeterTiming(period_s=0.02, window_s=0.01, lag_s=0.0, residual=0.0, updates=100)
     return Bench(clock=clock, meter=meter, sampler=SimulatedSampler(meter, clock, period_s=0.005), timing=timing)
+
+
+def launched(index: int, size: int, port: int, plan: str, out: str) -> None:
+    """What torchrun starts on each rank."""
+    os.environ.update(RANK=str(index), WORLD_SIZE=str(size), LOCAL_RANK=str(index), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    main([plan, "--out", out])

@@ -1,7 +1,6 @@
 """Campaigns: the time box, resuming, kills, failures, and a profile that gives the simulated law back."""
 
 import contextlib
-import multiprocessing
 import os
 import random
 import sys
@@ -20,12 +19,14 @@ sys.path.append(str(Path(__file__).parent))  # fresh processes look for the work
 
 import campaign_worker
 
-from pie_p.errors import InputError, ProfileError
+from pie_p.errors import ProfileError
 from pie_p.operators import Operator
 from pie_p.profiles import load_profile, verify_profile
-from pie_p.profiling.campaign import CampaignPlan, Progress, load_plan, parse_budget, remaining, run_campaign
+from pie_p.profiling.campaign import CampaignPlan, remaining, run_campaign
 from pie_p.profiling.measurement import Procedure
 from pie_p.profiling.meters import LostGpuError
+from pie_p.profiling.processes import fresh_context
+from pie_p.profiling.progress import Progress
 from pie_p.profiling.samples import Samples
 from pie_p.profiling.simulated_host import SimulatedGpu, SimulatedKernel, simulated_bench
 from pie_p.profiling.torch_kernels import UnsupportedKernelError
@@ -145,8 +146,7 @@ def test_a_full_disk_leaves_a_profile_that_verifies(tmp_path: Path, monkeypatch:
 
 
 def start(folder: Path, pause_s: float) -> tuple[BaseProcess, Connection]:
-    context = multiprocessing.get_context("forkserver")  # imports once, so that twenty starts are quick
-    context.set_forkserver_preload(["pie_p.profiling.campaign", "pie_p.profiling.simulated_host", "pyarrow.parquet", "pytest"])
+    context = fresh_context()  # imports once, so that twenty starts are quick
     ours, theirs = context.Pipe(duplex=False)
     worker = context.Process(target=campaign_worker.work, args=(theirs, str(folder), pause_s))
     worker.start()
@@ -178,27 +178,6 @@ def test_killed_at_twenty_moments_it_resumes_and_loses_at_most_the_point_in_flig
     profile = load_profile(folder)
     assert len(profile.operators) == len(set(profile.operators["detail"])) == len(campaign_worker.PLAN.points()) > before
     assert len(profile.manifest.parts) == 1  # compacted
-
-
-def test_plans_come_from_toml_and_bad_ones_are_refused_by_field(tmp_path: Path) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text('name = "one"\ngpu = "h200-sxm-141gb"\n[kernels]\nlinear = 3\n[procedure]\nenough_s = 2.0\n')
-    plan = load_plan(path, CampaignPlan)
-    assert (plan.kernels, plan.procedure.enough_s, plan.procedure.trials) == ({"linear": 3}, 2.0, 4)
-    path.write_text('name = "one"\ngpu = "h200-sxm-141gb"\nkernel = 3\n[kernels]\nlinear = 3\n')
-    with pytest.raises(InputError, match=r"plan.toml: kernel: Extra inputs are not permitted \(got '3'\)"):
-        load_plan(path, CampaignPlan)
-    path.write_text("name = ")
-    with pytest.raises(InputError, match="is not TOML"):
-        load_plan(path, CampaignPlan)
-    with pytest.raises(InputError, match=r"cannot read the plan .*absent.toml: No such file"):
-        load_plan(tmp_path / "absent.toml", CampaignPlan)
-
-
-@pytest.mark.parametrize("text", ["", "8 minutes", "-3m", "0", "m"])
-def test_a_time_box_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"is no time box; write 90s, 8m or 1.5h"):
-        parse_budget(text)
 
 
 def test_simulated_waits_grow_with_the_group_as_order_statistics_say() -> None:

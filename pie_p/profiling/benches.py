@@ -1,16 +1,25 @@
-"""Benches of real hosts: which clock, meter and sampler a measurement is made with."""
+"""Benches of ranks: which clock, meter and sampler a measurement is made with."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from pie_p.profiling.clocks import MonotonicClock
+from pie_p.profiling.laws import Timeline
 from pie_p.profiling.measurement import Bench
 from pie_p.profiling.meters import AbsentMeter
 from pie_p.profiling.nvml_meter import NvmlMeter
 from pie_p.profiling.ranks import Rank
-from pie_p.profiling.sampling import NoSampler, ProcessSampler
-from pie_p.profiling.window import MeterTiming, known_timing
+from pie_p.profiling.sampling import NoSampler, ProcessSampler, SimulatedSampler
+from pie_p.profiling.simulated_meter import Artefacts, SimulatedMeter
+from pie_p.profiling.window import MeterTiming, known_timing, period_for
+
+# What a simulated board of a rank draws while the rank does something [W]; figures near an H100.
+SIMULATED_W: Final = {
+    "embedding": 250.0, "norm": 300.0, "attention": 450.0, "mlp": 600.0, "lm_head": 500.0,
+    "all_reduce": 260.0, "send_recv": 220.0, "wait": 150.0, "away": 90.0,
+}  # fmt: skip
 
 
 def unmetered_bench(_rank: Rank | None = None) -> Bench:
@@ -18,15 +27,34 @@ def unmetered_bench(_rank: Rank | None = None) -> Bench:
     return Bench(clock=MonotonicClock(), meter=AbsentMeter(), sampler=NoSampler(), timing=None)
 
 
-def nvml_bench(board: int | str, timing: MeterTiming | None = None, *, period_s: float = 0.01) -> Bench:
+def simulated_rank_bench(rank: Rank) -> Bench:
+    """A simulated board for a rank that computes on the CPU: it draws `SIMULATED_W`, and 5 W more for each rank before it.
+
+    The meter is ten times quicker than a real one, so that a run of a second is seen in full.
+    """
+    shown = Artefacts(period_s=0.010, window_s=0.0025)
+    board = Timeline(idle_w=75.0)
+    clock = MonotonicClock()
+    meter = SimulatedMeter(board, clock, artefacts=shown, uuid=f"SIM-{rank.index}")
+    timing = MeterTiming(period_s=shown.period_s, window_s=shown.window_s, lag_s=0.0, residual=0.0, updates=0)
+    sampler = SimulatedSampler(meter, clock, period_s=period_for(timing))
+
+    def draw(at_s: float, what: str) -> None:
+        board.set_level(at_s, SIMULATED_W.get(what, SIMULATED_W["all_reduce"]) + 5.0 * rank.index)
+
+    return Bench(clock=clock, meter=meter, sampler=sampler, timing=timing, on_state=draw)
+
+
+def nvml_bench(board: int | str, timing: MeterTiming | None = None, *, period_s: float | None = None) -> Bench:
     """One NVIDIA board, sampled by a process of its own; without `timing` the published one of its product.
 
     Raises:
         DeviceError: the board did not answer, or the timing of its meter is not known.
     """
     meter = NvmlMeter(board)
-    sampler = ProcessSampler(partial(NvmlMeter, meter.identity.uuid), period_s=period_s)
-    return Bench(clock=MonotonicClock(), meter=meter, sampler=sampler, timing=timing or known_timing(meter.identity.name))
+    known = timing or known_timing(meter.identity.name)
+    sampler = ProcessSampler(partial(NvmlMeter, meter.identity.uuid), period_s=period_s or period_for(known))
+    return Bench(clock=MonotonicClock(), meter=meter, sampler=sampler, timing=known)
 
 
 def rank_bench(rank: Rank, timing: MeterTiming | None = None) -> Bench:

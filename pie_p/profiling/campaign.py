@@ -18,52 +18,30 @@ resumes there. A point that cannot be trusted or cannot run is written down with
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from pie_p.errors import DeviceError, InputError, ProfileError
+from pie_p.errors import DeviceError, ProfileError
 from pie_p.operators import Kind, Operator
 from pie_p.profile_manifest import MANIFEST, Rejected, load_manifest, new_manifest
 from pie_p.profiles import append_profile, load_profile, save_profile
 from pie_p.profiling.design import Budget, choose, signature
 from pie_p.profiling.environment import read_environment
-from pie_p.profiling.measurement import Bench, Measurement, Procedure, Workload, measure
+from pie_p.profiling.measurement import Bench, Measurement, Workload, measure
 from pie_p.profiling.meters import ClosedMeterError, DriverError, LostGpuError, MeterPermissionError
+from pie_p.profiling.plans import AnyPlan
+from pie_p.profiling.progress import OnProgress, Progress, TimeBox, first_guess_s
 from pie_p.profiling.rows import ORIGIN, conditions, digest, operator_table
 from pie_p.units import Dtype
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
 BROKEN: Final = (LostGpuError, DriverError, MeterPermissionError, ClosedMeterError)  # nothing more can be measured
 MakeWorkload = Callable[[Operator], Workload]
-
-
-class AnyPlan(BaseModel):
-    """What every plan has; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")
-    gpu: str = Field(min_length=1)
-    procedure: Procedure = Procedure()
-
-    @property
-    def fingerprint(self) -> str:
-        """Twelve hex digits that change when the plan does."""
-        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:12]
 
 
 class CampaignPlan(AnyPlan):
@@ -83,53 +61,6 @@ class CampaignPlan(AnyPlan):
         return list({signature(operator): operator for operator in turns}.values())
 
 
-Plan = TypeVar("Plan", bound=AnyPlan)
-
-
-def load_plan(path: str | Path, kind: type[Plan]) -> Plan:
-    """Read a plan: `load_plan("plan.toml", CampaignPlan)`.
-
-    Raises:
-        InputError: no such file, not TOML, or a field that cannot be, named.
-    """
-    try:
-        return kind.model_validate(tomllib.loads(Path(path).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(f"cannot read the plan {path}: {error.strerror}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']} (got {str(first['input'])[:40]!r})") from None
-
-
-def parse_budget(text: str) -> float:
-    """A time box [s].
-
-    >>> parse_budget("8m"), parse_budget("1.5h"), parse_budget("90")
-    (480.0, 5400.0, 90.0)
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise InputError(f"{text!r} is no time box; write 90s, 8m or 1.5h")
-    return float(found[1]) * UNITS_S[found[2] or "s"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a campaign is."""
-
-    done: int  # measured or rejected, earlier runs included
-    total: int
-    rejected: int
-    left_s: float | None  # until the end, at the pace so far; None before the first point
-    now: str  # signature of the point that was just finished
-
-    def __str__(self) -> str:
-        left = "?" if self.left_s is None else f"{self.left_s / 60:.1f} min"
-        return f"{self.done}/{self.total} points, {self.rejected} rejected, {left} left: {self.now}"
-
-
 def run_campaign(
     plan: CampaignPlan,
     folder: str | Path,
@@ -137,7 +68,7 @@ def run_campaign(
     make_workload: MakeWorkload,
     *,
     budget_s: float | None = None,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: OnProgress | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Progress:
     """Measure what is left of a plan into the profile at `folder`; the state at the end.
@@ -157,20 +88,19 @@ def run_campaign(
     """
     points, place = plan.points(), Path(folder)
     open_profile(plan, place, bench, facts or {})
-    done, rejected = _finished(place)
-    clock, costs_s = bench.clock, list[float]()
-    end_s = None if budget_s is None else clock.now_s() + budget_s
+    done, rejected = finished(place)
+    box = TimeBox(bench.clock, budget_s, first_guess_s(plan.procedure))
     progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=None, now="nothing yet")
     for operator in points:
         if digest(signature(operator)) in done:
             continue
-        if end_s is not None and clock.now_s() + _expected_s(costs_s, plan.procedure) > end_s:
+        if not box.has_room:
             break
-        start_s = clock.now_s()
+        start_s = bench.clock.now_s()
         rejected += _measure_point(plan, place, bench, operator, make_workload)
-        costs_s.append(clock.now_s() - start_s)
+        box.costs_s.append(bench.clock.now_s() - start_s)
         done.add(digest(signature(operator)))
-        left_s = (len(points) - len(done)) * sum(costs_s) / len(costs_s)
+        left_s = (len(points) - len(done)) * box.point_s
         progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=left_s, now=signature(operator))
         if on_progress is not None:
             on_progress(progress)
@@ -197,20 +127,15 @@ def open_profile(plan: AnyPlan, place: Path, bench: Bench, facts: Mapping[str, A
         raise ProfileError(f"{place} was begun with another plan ({begun or manifest.name!r}, not {plan.fingerprint}); use another folder")
 
 
-def _finished(place: Path) -> tuple[set[str], int]:
+def finished(place: Path) -> tuple[set[str], int]:
     """Digests of points that need no more measuring, and how many of them were rejected."""
-    profile = load_profile(place, tables=("operators", "collectives"))
-    details = (*profile.operators["detail"], *profile.collectives["detail"])
+    if not (place / MANIFEST).exists():
+        return set(), 0
+    profile = load_profile(place)
+    details = [text for table in profile.tables.values() for text in table["detail"]]
     measured = {found[1] for detail in details if (found := re.search(r"point=([0-9a-f]{12})", detail))}
     refused = {item.file.partition(" ")[0] for item in profile.manifest.rejected}
     return measured | refused, len(refused)
-
-
-def _expected_s(costs_s: list[float], procedure: Procedure) -> float:
-    """What the next point will take [s]: the mean so far; before the first, what the procedure asks for."""
-    if costs_s:
-        return sum(costs_s) / len(costs_s)
-    return procedure.cool_down_s + procedure.warm_up_s + procedure.trials * (procedure.enough_s + procedure.longest_pause_s / 2)
 
 
 def _measure_point(plan: CampaignPlan, place: Path, bench: Bench, operator: Operator, make_workload: MakeWorkload) -> int:
@@ -251,5 +176,5 @@ def compact(folder: str | Path) -> None:
 
 def remaining(plan: CampaignPlan, folder: str | Path) -> Iterator[Operator]:
     """Points of a plan that a profile does not hold yet."""
-    done: set[str] = _finished(Path(folder))[0] if (Path(folder) / MANIFEST).exists() else set()
+    done, _ = finished(Path(folder))
     return (operator for operator in plan.points() if digest(signature(operator)) not in done)

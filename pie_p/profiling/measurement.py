@@ -20,7 +20,7 @@ because after each delay the board has to rise again. Protocol: arXiv 2312.02741
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -37,6 +37,9 @@ from pie_p.profiling.window import MeterTiming
 LEAST_UPDATES: Final = 5  # kept meter updates below which a trial's power is not believed
 COUNTER_LEAST_S: Final = 1.0  # a counter is differenced over at least this
 SHORT_CALL: Final = 0.2  # of the window: below it an update averages over five calls or more, and phases do not matter
+
+
+OnState = Callable[[float, str], None]
 
 
 class Workload(Protocol):
@@ -84,6 +87,7 @@ class Bench:
     meter: Meter
     sampler: Sampler
     timing: MeterTiming | None  # of the sampled field; None where power is not measured
+    on_state: OnState | None = None  # of a simulated board: told from when on (s) it does what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +229,7 @@ def _read_trial(marks: _Marks, samples: Samples, timing: MeterTiming | None, pro
             middle_s = ends_s[inside] - timing.window_s / 2 - start_s[inside]
             short = call_s < SHORT_CALL * timing.window_s
             power_w = float(np.mean(values_w[inside]) if short else phase_mean(middle_s / call_s, values_w[inside]))
-        ratio = _counter_ratio(samples, ends_s, values_w, marks.spans)
+        ratio = counter_ratio(samples, ends_s, values_w, marks.spans)
     return Trial(
         calls=marks.calls,
         time_s=marks.device_s / marks.calls,
@@ -275,7 +279,7 @@ def _span_start(ends_s: Floats, window_s: float, spans: Sequence[tuple[float, fl
     return starts
 
 
-def _counter_ratio(samples: Samples, ends_s: Floats, values_w: Floats, spans: Sequence[tuple[float, float]]) -> float | None:
+def counter_ratio(samples: Samples, ends_s: Floats, values_w: Floats, spans: Sequence[tuple[float, float]]) -> float | None:
     """Energy counter over integrated power, between the first and the last counter reading of the trial; None where there is none."""
     inside = (samples.counter_at_s >= spans[0][0]) & (samples.counter_at_s <= spans[-1][1])
     moments, energies = samples.counter_at_s[inside], samples.energy_j[inside]

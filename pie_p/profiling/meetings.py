@@ -1,36 +1,44 @@
 """A campaign of meetings: collectives and waits by group size, payload and preceding work, over gloo or NCCL, into a profile.
 
-For every group size the ranks are started anew; under `torchrun`, `measure_group` is the body and the group is the world. All ranks
-measure together, each with its own meter; rank 0 hands the rows over, and they are committed group by group, so a kill loses at most
-the group in flight.
+    name = "h100-nvlink"              # becomes the `source` of every row
+    gpu = "h100-sxm-80gb"             # name in the catalogue; "cpu" for ranks that are processes of the CPU
+    backend = "nccl"                  # or "gloo"
+    link = "nvlink4-switch"           # how the ranks are joined, for the rows
+    group_sizes = [2, 4, 8]
+    payload_count = 11                # of each collective, 1 KiB to most_payload_bytes
 
-    python -m pie_p.profiling.meetings profiles/cpu-loopback/plan.toml --out profiles/cpu-loopback/2026-11-30-gloo
+For every group size the ranks are started anew; under `torchrun` the group is the world (`pie_p.profiling.launched`). All ranks measure
+together, each with its own meter. Rank 0 commits each point as it is measured, so a kill loses at most the point in flight.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field
 
 from pie_p.operators import Kind, Operator, collective, linear
-from pie_p.profiles import append_profile, load_profile
-from pie_p.profiling.benches import rank_bench, unmetered_bench
-from pie_p.profiling.campaign import AnyPlan, compact, load_plan, open_profile
+from pie_p.profile_manifest import Rejected
+from pie_p.profiles import append_profile
+from pie_p.profiling.benches import unmetered_bench
+from pie_p.profiling.campaign import compact, finished, open_profile
+from pie_p.profiling.clocks import MonotonicClock
 from pie_p.profiling.collectives import make_collective, meet, payloads
 from pie_p.profiling.design import signature
-from pie_p.profiling.environment import read_environment
 from pie_p.profiling.measurement import Bench, Measurement, Procedure, Workload, measure
+from pie_p.profiling.plans import AnyPlan
+from pie_p.profiling.progress import OnProgress, Progress, TimeBox, first_guess_s
 from pie_p.profiling.ranks import Backend, Rank, run_ranks
-from pie_p.profiling.rows import ORIGIN, operator_table, wait_table
+from pie_p.profiling.rows import ORIGIN, digest, operator_table, wait_table
 from pie_p.profiling.samples import Floats
-from pie_p.profiling.stamps import stamper
+from pie_p.profiling.stamps import host_name, stamper
 from pie_p.profiling.waits import measure_skew, measure_wait_power
 from pie_p.tables import Table
 
@@ -43,7 +51,7 @@ class MeetingPlan(AnyPlan):
 
     backend: Backend = "gloo"
     link: str = ""  # how the ranks are joined, for the rows
-    group_sizes: tuple[int, ...] = (2,)
+    group_sizes: tuple[Annotated[int, Field(ge=2)], ...] = Field(default=(2,), min_length=1)
     collectives: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
     payload_count: int = Field(default=8, ge=1)
     most_payload_bytes: int = 1 << 30
@@ -54,8 +62,8 @@ class MeetingPlan(AnyPlan):
 class LockstepWorkload(Workload):
     """A collective as a workload: every rank hears the same times, so all make the same decisions and stay in step."""
 
-    def __init__(self, rank: Rank, operator: Operator) -> None:
-        self._rank, self._operator = rank, operator
+    def __init__(self, rank: Rank, operator: Operator, bench: Bench) -> None:
+        self._rank, self._operator, self._bench = rank, operator, bench
         self._call = make_collective(rank, operator.kind, operator.payload_bytes)
 
     @property
@@ -65,6 +73,8 @@ class LockstepWorkload(Workload):
 
     def run(self, calls: int) -> float:
         """Time of the slowest rank [s]."""
+        if self._bench.on_state is not None:
+            self._bench.on_state(self._bench.clock.now_s(), self._operator.kind)
         marks = stamper(self._rank.device)
         marks.mark()
         for _ in range(calls):
@@ -79,60 +89,130 @@ class LockstepWorkload(Workload):
         return np.asarray(met.transfer_s[:, self._rank.index], dtype=np.float64)
 
 
-def run_meetings(plan: MeetingPlan, folder: str | Path, *, make_bench: MakeBench = unmetered_bench, timeout_s: float = 3600.0) -> None:
-    """Measure the group sizes of a plan that the profile at `folder` does not hold yet.
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to measure in a group: a collective, or waits at an all-reduce after a matrix product of some width."""
+
+    operator: Operator
+    width: int = 0  # of the matrix product before; 0: the collective itself
+
+    @property
+    def name(self) -> str:
+        """What is measured; equal names are measured once."""
+        return signature(self.operator) + (f",wait after width={self.width}" if self.width else "")
+
+
+def points_of(plan: MeetingPlan, group_size: int, hosts: int = 1) -> list[Point]:
+    """Everything to measure in a group, most informative payloads first; a pair is a pair in any group."""
+    kinds = [kind for kind in plan.collectives if kind != "send_recv" or group_size == 2]
+    every = payloads(plan.payload_count, most_bytes=plan.most_payload_bytes)
+    waits = [(width, size) for width in PRECEDING for size in payloads(3, most_bytes=plan.most_payload_bytes)[:2]]
+    return [
+        *(Point(_collective(kind, size, group_size, hosts)) for size in every for kind in kinds),
+        *(Point(_collective("all_reduce", size, group_size, hosts), width) for width, size in waits),
+    ]
+
+
+def _collective(kind: Kind, payload_bytes: int, group_size: int, hosts: int) -> Operator:
+    return collective(kind, kind, tokens=1, width=payload_bytes / 2, group_size=group_size, hosts=hosts)
+
+
+def run_meetings(
+    plan: MeetingPlan,
+    folder: str | Path,
+    *,
+    make_bench: MakeBench = unmetered_bench,
+    budget_s: float | None = None,
+    on_progress: OnProgress | None = None,
+    timeout_s: float = 3600.0,
+) -> Progress:
+    """Measure what is left of a plan into the profile at `folder`, on ranks of this host; the state at the end.
+
+    Args:
+        plan: what to measure.
+        folder: a new profile, or one that an earlier run of the same plan began.
+        make_bench: a rank's clock and meter.
+        budget_s: no point is begun that would not end within this [s].
+        on_progress: told after every point, by the process of rank 0: must be picklable.
+        timeout_s: for one group size [s].
 
     Raises:
         ProfileError: the folder holds another profile, or the disk refuses.
-        RankError: a rank died, failed or hung; the groups before are safe.
+        RankError: a rank died, failed or hung; what was measured before is safe.
     """
-    place = Path(folder)
+    place, end_s = Path(folder), time.monotonic() + (math.inf if budget_s is None else budget_s)
     for group_size in plan.group_sizes:
-        if group_size in _finished(place):
+        left_s = None if budget_s is None else end_s - time.monotonic()
+        if all(digest(point.name) in finished(place)[0] for point in points_of(plan, group_size)) or (left_s is not None and left_s <= 0):
             continue
-        body = partial(measure_group, plan=plan, make_bench=make_bench, folder=place)
-        tables = run_ranks(body, group_size, backend=plan.backend, timeout_s=timeout_s)
-        append_profile(place, [Table.concat([table for table in tables[0] if table.name == name]) for name in ("collectives", "waits")])
-    compact(place)
+        body = partial(measure_group, plan=plan, make_bench=make_bench, folder=place, budget_s=left_s, on_progress=on_progress)
+        run_ranks(body, group_size, backend=plan.backend, timeout_s=timeout_s)
+    progress = _state(plan, plan.group_sizes, place, None, "nothing more")
+    if progress.done == progress.total:
+        compact(place)
+    return progress
 
 
-def _finished(place: Path) -> set[int]:
-    if not (place / "manifest.json").exists():
-        return set()
-    return {int(size) for size in load_profile(place, tables=("collectives",)).collectives["group_size"]}
+def _state(plan: MeetingPlan, group_sizes: Sequence[int], place: Path, point_s: float | None, now: str, hosts: int = 1) -> Progress:
+    """How far the groups are, by what the profile holds."""
+    names = {digest(point.name) for group_size in group_sizes for point in points_of(plan, group_size, hosts)}
+    done = len(names & finished(place)[0])
+    return Progress(done=done, total=len(names), rejected=0, left_s=None if point_s is None else point_s * (len(names) - done), now=now)
 
 
-def measure_group(rank: Rank, *, plan: MeetingPlan, make_bench: MakeBench, folder: Path) -> list[Table]:
-    """All rows of one group: the body that every rank runs. Rank 0 begins the profile."""
+def measure_group(
+    rank: Rank,
+    *,
+    plan: MeetingPlan,
+    make_bench: MakeBench,
+    folder: Path,
+    budget_s: float | None = None,
+    on_progress: OnProgress | None = None,
+) -> None:
+    """Measure what is left of one group: the body that every rank runs, under `torchrun` too. Rank 0 decides, and writes."""
     bench = make_bench(rank)
     if rank.index == 0:
         open_profile(plan, folder, bench, {"backend": plan.backend})
-    tables = []
-    waiting_w = _waiting_w(rank, plan, bench)
-    for payload_bytes in payloads(plan.payload_count, most_bytes=plan.most_payload_bytes):
-        for kind in plan.collectives:
-            if kind == "send_recv" and rank.size > 2:
-                continue  # a pair is a pair in any group
-            operator = collective(kind, kind, tokens=1, width=payload_bytes / 2, group_size=rank.size)
-            tables.append(_collective_row(rank, plan, bench, operator))
-    for width in PRECEDING:
-        tables += _wait_rows(rank, plan, bench, width, waiting_w)
-    return tables
+    done: set[str] = rank.gather(finished(folder)[0] if rank.index == 0 else set[str]())[0]
+    hosts = len(set(rank.gather(host_name())))
+    box = TimeBox(MonotonicClock(), budget_s, 1.0 if bench.timing is None else first_guess_s(plan.procedure))
+    left = [point for point in points_of(plan, rank.size, hosts) if digest(point.name) not in done]
+    waiting_w = _waiting_w(rank, plan, bench) if any(point.width for point in left) else {}
+    for point in left:
+        if not rank.gather(box.has_room)[0]:
+            break
+        start_s = box.clock.now_s()
+        rejected: list[Rejected] = []
+        rows = _wait_row(rank, plan, bench, point, waiting_w) if point.width else _collective_rows(rank, plan, bench, point, rejected)
+        box.costs_s.append(box.clock.now_s() - start_s)
+        if rank.index == 0:
+            append_profile(folder, [rows], rejected=rejected)
+            if on_progress is not None:
+                sizes = sorted({*plan.group_sizes, rank.size})
+                on_progress(_state(plan, sizes, folder, box.point_s, point.name, hosts))
 
 
-def _collective_row(rank: Rank, plan: MeetingPlan, bench: Bench, operator: Operator) -> Table:
-    """Time of the transfer alone; power, where there is a meter, of the collective repeated back to back."""
+def _collective_rows(rank: Rank, plan: MeetingPlan, bench: Bench, point: Point, rejected: list[Rejected]) -> Table:
+    """Time of the transfer alone; power, where there is a meter, of the collective repeated back to back, one row for each rank's board.
+
+    A power that cannot be trusted is left out of its row, and goes to `rejected` with the reason.
+    """
+    operator = point.operator
     met = meet(rank, operator.kind, operator.payload_bytes, meetings=plan.meetings)
-    together = _repeated(rank, plan, bench, operator)
-    powers_w = [power_w for power_w in rank.gather(together.power_w) if power_w is not None]
-    measured = replace(
-        together,
-        time_s=float(np.median(met.transfer_s.mean(axis=1))),
-        spread_s=float(met.transfer_s.mean(axis=1).std()),
-        power_w=float(np.mean(powers_w)) if powers_w else None,
-    )
-    row = operator_table(operator, measured, gpu=plan.gpu, source=plan.name, kernel_source=plan.backend)
-    return row.with_columns(link=plan.link, engine=plan.backend)
+    together = rank.gather(_repeated(rank, plan, bench, operator))
+    metered = [index for index, measured in enumerate(together) if measured.power_w is not None]
+    rows = []
+    for index in metered or [0]:
+        transfer_s = met.transfer_s[:, index] if metered else met.transfer_s.mean(axis=1)
+        measured = replace(together[index], time_s=float(np.median(transfer_s)), spread_s=float(transfer_s.std()))
+        if metered and measured.rejected_because:
+            reason = f"power of rank {index}: {measured.rejected_because} (power_w={measured.power_w})"
+            rejected.append(Rejected(file=f"{digest(point.name)} {point.name}", reason=reason, rows=1))
+            measured = replace(measured, power_w=None)
+        row = operator_table(operator, measured, gpu=plan.gpu, source=plan.name, kernel_source=plan.backend)
+        who = f"rank={index}," if metered else ""
+        rows.append(row.with_columns(detail=[f"point={digest(point.name)},{who}{row['detail'][0]}"], link=plan.link, engine=plan.backend))
+    return Table.concat(rows)
 
 
 def _repeated(rank: Rank, plan: MeetingPlan, bench: Bench, operator: Operator) -> Measurement:
@@ -142,49 +222,34 @@ def _repeated(rank: Rank, plan: MeetingPlan, bench: Bench, operator: Operator) -
         procedure = Procedure(
             cool_down_s=0, warm_up_s=0, enough_s=1e-3, enough_iterations=1, trials=1, rounds=1, longest_pause_s=0, most_spread=10
         )
-    return measure(LockstepWorkload(rank, operator), bench, procedure)
+    return measure(LockstepWorkload(rank, operator, bench), bench, procedure)
 
 
-def _waiting_w(rank: Rank, plan: MeetingPlan, bench: Bench) -> float | None:
-    """Mean power of the boards that wait [W]; None where power is not measured."""
+def _waiting_w(rank: Rank, plan: MeetingPlan, bench: Bench) -> dict[int, float]:
+    """Power of the board of each rank that waits [W]; empty where power is not measured."""
     if not any(rank.gather(bench.timing is not None)):
-        return None
-    powers_w = [power_w for power_w in measure_wait_power(rank, bench, away_s=plan.away_s).power_w if power_w is not None]
-    return float(np.mean(powers_w)) if powers_w else None
+        return {}
+    powers_w = measure_wait_power(rank, bench, away_s=plan.away_s).power_w
+    return {index: power_w for index, power_w in enumerate(powers_w) if power_w is not None}
 
 
-def _wait_rows(rank: Rank, plan: MeetingPlan, bench: Bench, width: int, waiting_w: float | None) -> list[Table]:
-    """Waits at a small and a large all-reduce after a matrix product of the given width."""
-    work = linear("linear", tokens=64, in_features=width, out_features=width)
-    rows = []
-    for payload_bytes in payloads(3, most_bytes=plan.most_payload_bytes)[:2]:
-        skew = measure_skew(rank, "all_reduce", payload_bytes, meetings=plan.meetings, preceding=work)
-        row = wait_table(
-            cause="skew",
-            wait=skew.wait,
-            kind=skew.kind,
-            payload_bytes=payload_bytes,
-            preceding=skew.preceding,
-            preceding_s=skew.work.mean_s,
-            group_size=rank.size,
-            gpu=plan.gpu,
-            origin=ORIGIN[read_environment(bench.meter).meter.origin],
-            source=plan.name,
-            power_w=waiting_w,
-            detail=f"width={width}",
-        )
-        rows.append(row.with_columns(link=plan.link, engine=plan.backend))
-    return rows
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure a plan on this host: GPUs by their own meters, the CPU without power."""
-    parser = argparse.ArgumentParser(description="Measure collectives and waits on the ranks of one host.")
-    parser.add_argument("plan", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    chosen = parser.parse_args(arguments)
-    run_meetings(load_plan(chosen.plan, MeetingPlan), chosen.out, make_bench=rank_bench)
-
-
-if __name__ == "__main__":
-    main()
+def _wait_row(rank: Rank, plan: MeetingPlan, bench: Bench, point: Point, waiting_w: Mapping[int, float]) -> Table:
+    """Waits at an all-reduce after a matrix product of the given width."""
+    work = linear("linear", tokens=64, in_features=point.width, out_features=point.width)
+    skew = measure_skew(rank, "all_reduce", point.operator.payload_bytes, meetings=plan.meetings, preceding=work)
+    by_rank = "".join(f",power_w_of_rank_{index}={power_w:.2f}" for index, power_w in waiting_w.items())
+    row = wait_table(
+        cause="skew",
+        wait=skew.wait,
+        kind=skew.kind,
+        payload_bytes=point.operator.payload_bytes,
+        preceding=skew.preceding,
+        preceding_s=skew.work.mean_s,
+        group_size=rank.size,
+        gpu=plan.gpu,
+        origin=ORIGIN[bench.meter.identity.origin],
+        source=plan.name,
+        power_w=float(np.mean(list(waiting_w.values()))) if waiting_w else None,
+        detail=f"point={digest(point.name)},width={point.width}{by_rank}",
+    )
+    return row.with_columns(link=plan.link, engine=plan.backend, hosts=float(point.operator.hosts))

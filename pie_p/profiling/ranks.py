@@ -8,7 +8,6 @@ the ones that lost their partner. Under `torchrun` the same body runs inside `wi
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from pie_p.errors import DeviceError, InputError
 from pie_p.extras import require
+from pie_p.profiling.processes import fresh_context
 
 Backend = Literal["gloo", "nccl"]
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ def run_ranks(
     Raises:
         RankError: naming the first rank that died, failed or did not answer.
     """
-    context = multiprocessing.get_context("spawn")
+    context = fresh_context()
     with tempfile.TemporaryDirectory(prefix="pie_p_ranks_") as folder:
         meet_at = (Path(folder) / "meet").as_uri()
         processes: list[BaseProcess] = []

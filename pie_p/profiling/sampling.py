@@ -24,6 +24,7 @@ from typing_extensions import override
 from pie_p.errors import DeviceError, InputError
 from pie_p.profiling.clocks import Clock, MonotonicClock
 from pie_p.profiling.meters import Meter, PowerField
+from pie_p.profiling.processes import fresh_context
 from pie_p.profiling.samples import Floats, Samples
 
 COUNTER_EVERY_S: Final = 1.0
@@ -66,7 +67,7 @@ class ProcessSampler(Sampler):
     def start(self) -> None:
         if self._process is not None:
             raise InputError("this sampler runs already; stop it before it is started again")
-        context = multiprocessing.get_context("spawn")
+        context = fresh_context()
         self._pipe, theirs = context.Pipe()
         self._told = context.RawValue("b", 0)  # one byte both see: looking at it costs a reading next to nothing
         self._process = context.Process(target=_sample, args=(theirs, self._told, *self._arguments), daemon=True, name="power-sampler")

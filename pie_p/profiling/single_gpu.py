@@ -30,13 +30,15 @@ from pie_p.extras import require
 from pie_p.operators import Operator, linear
 from pie_p.profile_manifest import MANIFEST
 from pie_p.profiling.benches import cuda_board
-from pie_p.profiling.campaign import CampaignPlan, Progress, parse_budget, run_campaign
+from pie_p.profiling.campaign import CampaignPlan, run_campaign
 from pie_p.profiling.clocks import Clock, MonotonicClock
 from pie_p.profiling.design import SPACES
 from pie_p.profiling.kernels import KernelWorkload
 from pie_p.profiling.measurement import Bench, Measurement, Procedure, Workload, measure
 from pie_p.profiling.meters import Meter
 from pie_p.profiling.nvml_meter import NvmlMeter
+from pie_p.profiling.plans import parse_budget
+from pie_p.profiling.progress import OnProgress, Progress
 from pie_p.profiling.runners import batch_of
 from pie_p.profiling.samples import Floats
 from pie_p.profiling.sampling import ProcessSampler, Sampler
@@ -63,9 +65,7 @@ class SingleHost:
     make_pause: Callable[[], Workload]  # calls in which next to nothing runs, with the clocks up
 
 
-def collect(
-    host: SingleHost, folder: str | Path, *, gpu: str, budget_s: float, on_progress: Callable[[Progress], None] | None = None
-) -> Progress:
+def collect(host: SingleHost, folder: str | Path, *, gpu: str, budget_s: float, on_progress: OnProgress | None = None) -> Progress:
     """Run the steps above; the state of the campaign at the end.
 
     Raises:

@@ -149,7 +149,6 @@ def measure_wait_power(
     mode: WaitMode | None = None,
     away_s: float = 3.0,
     rise_s: float = 0.5,
-    on_state: Callable[[str], None] | None = None,
 ) -> WaitPower:
     """Rank 0 stays away for `away_s` [s]; the power of the others while they wait for it.
 
@@ -159,7 +158,6 @@ def measure_wait_power(
         mode: spinning: in the collective itself; blocking: in a barrier of the host, before it. Default: what the backend does.
         away_s: how long; the meter must update some ten times.
         rise_s: dropped at the start, while power falls to that of waiting.
-        on_state: told "wait" and "away" as they begin; a simulated board sets its power by it.
     """
     mode = mode or ("spinning" if rank.backend == "nccl" else "blocking")
     if mode == "spinning" and rank.backend != "nccl":
@@ -169,8 +167,8 @@ def measure_wait_power(
     marks = stamper(rank.device)
     rank.barrier()
     bench.sampler.start()
-    if on_state is not None:
-        on_state("away" if rank.index == 0 else "wait")
+    if bench.on_state is not None:
+        bench.on_state(bench.clock.now_s(), "away" if rank.index == 0 else "wait")
     marks.mark()
     if rank.index == 0:
         time.sleep(away_s)

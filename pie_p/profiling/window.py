@@ -28,6 +28,7 @@ from pie_p.profiling.sampling import Sampler
 # window is a multiple of them all and no update grid meets all at the same phase.
 WAVE_PERIODS_S: Final = (0.0173, 0.0431, 0.0977, 0.1831, 0.3137, 0.7411, 1.6180)
 WINDOWS_S: Final = np.geomspace(0.002, 2.0, 121)
+READS_PER_UPDATE: Final = 4.7  # no whole number, so that the moments of change, averaged, tell the phase of the updates
 
 
 # Instant field, by the beginning of NVML's product name: update period and averaging window [s] (arXiv 2312.02741, table 2). A GPU that is
@@ -60,6 +61,15 @@ class MeterTiming:
     lag_s: float  # from the end of the window to the update
     residual: float  # share of the readings' variance that the fit leaves unexplained, 0..1; above 0.1 do not trust it
     updates: int  # readings that the fit rests on
+
+
+def period_for(timing: MeterTiming) -> float:
+    """How often to read a meter so that no update is missed and the workload hardly notices [s].
+
+    >>> round(period_for(MeterTiming(period_s=0.1, window_s=0.025, lag_s=0.0, residual=0.0, updates=0)), 4)
+    0.0213
+    """
+    return timing.period_s / READS_PER_UPDATE
 
 
 def known_timing(name: str) -> MeterTiming:
