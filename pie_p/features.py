@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.hardware import Cluster
-from pie_p.operators import COLLECTIVES, KINDS, Operator
+from pie_p.operators import KINDS, Operator
 from pie_p.units import DTYPES
 
 Columns = dict[str, NDArray[Any]]
@@ -41,7 +41,6 @@ HARDWARE: Final[tuple[str, ...]] = (
 
 KIND_CODE: Final[dict[str, int]] = {kind: code for code, kind in enumerate(KINDS)}
 DTYPE_CODE: Final[dict[str, int]] = {dtype: code for code, dtype in enumerate(DTYPES)}
-COLLECTIVE_CODES: Final[NDArray[np.int64]] = np.array(sorted(KIND_CODE[kind] for kind in COLLECTIVES))
 
 
 def counted_columns(operators: Sequence[Operator]) -> Columns:

@@ -13,10 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_p.features import COLLECTIVE_CODES, DTYPE_CODE, KIND_CODE, Columns
+from pie_p.features import DTYPE_CODE, KIND_CODE, Columns
 from pie_p.operators import COLLECTIVES, KINDS
 
 REFERENCE_BYTES_PER_S: Final = 3.35e12  # HBM bandwidth of the H100 SXM, the board the shares are stated for [B/s]
+_MOVES_BYTES: Final[NDArray[np.bool_]] = np.array([kind in COLLECTIVES for kind in KINDS])  # by kind code
 LOW_PRECISION: Final = DTYPE_CODE["fp8"]  # formats from here on have 8 bits or fewer
 
 Floats = NDArray[np.float64]
@@ -137,7 +138,7 @@ def soft_cap(value: Floats, most: Floats, *, knee: float) -> Floats:
 
 def is_collective(columns: AnyColumns) -> NDArray[np.bool_]:
     """Rows that move bytes between ranks."""
-    return np.isin(columns["kind_code"], COLLECTIVE_CODES)
+    return _MOVES_BYTES[columns["kind_code"]]
 
 
 def wire_bytes(columns: AnyColumns) -> tuple[Floats, Floats]:
