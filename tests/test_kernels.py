@@ -1,5 +1,7 @@
 """Kernels on the CPU: every kind runs, and what runs is the operator that was counted."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 SMALL = Budget(most_flops=2e8, most_bytes=2e7)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine make seconds of microseconds."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def counted_flops(operator: Operator) -> int:
     """What torch itself counts for the operator's call [FLOP]."""
     from torch.utils.flop_counter import FlopCounterMode
@@ -34,10 +45,13 @@ def test_every_kind_of_one_rank_has_a_kernel() -> None:
 
 @pytest.mark.parametrize("kind", sorted(KERNELS))
 def test_every_kind_runs_and_takes_time(kind: str) -> None:
-    budget = Budget(most_flops=2e8, most_bytes=1e8) if kind == "embedding" else SMALL  # its table has 32768 rows
-    for operator in choose(kind, 3, budget=budget):  # type: ignore[arg-type]
+    slow = {
+        "embedding": Budget(most_flops=2e8, most_bytes=1e8),
+        "scan": Budget(most_flops=2e7, most_bytes=4e6),
+    }  # 32768 rows; 16-bit on a CPU
+    for operator in choose(kind, 3, budget=slow.get(kind, SMALL)):  # type: ignore[arg-type]
         workload = KernelWorkload(operator, "cpu")
-        assert workload.run(3) > 0
+        assert workload.run(2) > 0
         assert np.all(workload.time_each(2) > 0)
 
 
@@ -104,7 +118,7 @@ def test_a_kernel_is_measured_on_the_real_clock_without_a_meter() -> None:
     quick = Procedure(cool_down_s=0.0, warm_up_s=0.02, enough_s=0.05, longest_pause_s=0.0, most_spread=100.0)
     measured = measure(KernelWorkload(operators.norm("n", tokens=64, width=1024)), bench, quick)
     assert measured.rejected_because == ""
-    assert 1e-6 < measured.time_s < 0.1
+    assert 1e-6 < measured.time_s < 5.0
     assert measured.power_w is None
     assert measured.environment.torch == torch.__version__
 

@@ -58,6 +58,10 @@ class ReplayMeter(Meter):
             raise self.missing(power_field)
         return self._held(self.samples.at_s, self.samples.power_w, at_s)
 
+    def powers_at_w(self, at_s: Floats, power_field: PowerField = "instant") -> Floats:
+        """The same for many moments."""
+        return np.array([self.power_at_w(float(moment), power_field) for moment in at_s])
+
     def energy_at_j(self, at_s: float) -> float:
         """What the counter showed at `at_s` [s] of this meter's clock."""
         self._check_open()

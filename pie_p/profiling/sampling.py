@@ -192,8 +192,8 @@ class PastMeter(Protocol):
     def fields(self) -> frozenset[str]:
         """What the meter answers."""
 
-    def power_at_w(self, at_s: float, power_field: PowerField = "instant") -> float:
-        """Power shown at `at_s` [s]."""
+    def powers_at_w(self, at_s: Floats, power_field: PowerField = "instant") -> Floats:
+        """Power shown at each moment [W]."""
 
     def energy_at_j(self, at_s: float) -> float:
         """Counter shown at `at_s` [s]."""
@@ -216,7 +216,7 @@ class SimulatedSampler(Sampler):
             raise InputError("this sampler was not started; call start first")
         start_s, self._start_s = self._start_s, None
         at_s = _moments(start_s, self._clock.now_s(), self._period_s)
-        power_w = np.array([self._meter.power_at_w(moment, self._power_field) for moment in at_s])
+        power_w = self._meter.powers_at_w(at_s, self._power_field)
         counter_at_s, energy_j = np.empty(0), np.empty(0)
         if "counter" in self._meter.fields:
             counter_at_s = _moments(start_s, self._clock.now_s(), COUNTER_EVERY_S)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from typing_extensions import override
 
 from pie_p.errors import InputError
 from pie_p.profiling.clocks import Clock
 from pie_p.profiling.laws import PowerLaw
 from pie_p.profiling.meters import FIELDS, BoardState, ClosedMeterError, Field, Meter, MeterIdentity, PowerField
+from pie_p.profiling.samples import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +110,12 @@ class SimulatedMeter(Meter):
             raise self.missing(power_field)
         window_s = self.artefacts.average_window_s if power_field == "average" else self.artefacts.window_s
         return self.artefacts.published_w(self.law, at_s, window_s=window_s)
+
+    def powers_at_w(self, at_s: Floats, power_field: PowerField = "instant") -> Floats:
+        """The same for many moments: readings between two updates are one."""
+        updates = np.floor((at_s - self.artefacts.phase_s) / self.artefacts.period_s + 1e-9)
+        _, first, again = np.unique(updates, return_index=True, return_inverse=True)
+        return np.array([self.power_at_w(float(moment), power_field) for moment in at_s[first]])[again]
 
     def energy_at_j(self, at_s: float) -> float:
         """What the counter would have shown at `at_s` [s]."""
