@@ -14,7 +14,7 @@ from pie_p.scoring.baselines import (
     log_linear,
     mean_fraction_times_time,
 )
-from pie_p.scoring.facts import RAW, Facts, facts_of
+from pie_p.scoring.facts import SCALED, Facts, facts_of
 from pie_p.scoring.folds import energy_j, unfitted
 from pie_p.serving import assemble
 
@@ -60,16 +60,16 @@ def test_the_mean_fraction_is_exact_for_boards_at_one_share_of_their_limit(facts
 
 
 def test_log_linear_finds_a_power_law(facts: Facts) -> None:
-    batch = np.exp(facts.raw[:, RAW.index("batch")])
-    runs = replace(perfect_runs(), time_per_token_s=0.01 * batch**0.3, power_w=np.full(len(batch), 300.0))
+    batch = np.exp(facts.scaled[:, SCALED.index("batch")])
+    runs = replace(perfect_runs(), time_per_token_s=0.01 * batch**0.3, power_w=0.4 * facts.limit_w)
     estimate = log_linear(facts, runs, EVERYONE, 0)
-    assert estimate.time_s == pytest.approx(runs.time_per_token_s, rel=0.06)  # the ridge pulls the slope a little
-    assert estimate.power_w == pytest.approx(300.0)
+    assert np.abs(estimate.time_s / runs.time_per_token_s - 1).mean() < 0.05  # the ridge pulls the slope a little
+    assert estimate.power_w == pytest.approx(runs.power_w)
 
 
 def test_the_tree_without_communication_recovers_joules_per_byte(facts: Facts) -> None:
-    runs = replace(perfect_runs(), energy_per_output_token_j=0.6 * facts.roofline_j.sum(axis=1))
-    assert compute_tree(facts, runs, EVERYONE, 0).energy_j == pytest.approx(runs.energy_per_output_token_j, rel=1e-6)
+    runs = replace(perfect_runs(), energy_per_output_token_j=1.5 * facts.roofline_j.sum(axis=1))
+    assert compute_tree(facts, runs, EVERYONE, 0).energy_j == pytest.approx(runs.energy_per_output_token_j, rel=0.05)  # pulled to 1
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -150,6 +150,7 @@ ABLATIONS: Final[tuple[Variant, ...]] = (
     without_costs("without dispatch of mixed steps", *DISPATCH),
     without_costs("without skew and imbalance", *UNEVEN),
     Variant(name="without communication", assembly=no_communication),
+    replace(without_costs("without communication and its waits", *UNEVEN), assembly=no_communication),
     Variant(name="every expert read in every step", assembly=every_expert),
     Variant(name="one token's experts read", assembly=chosen_experts),
     Variant(name="without prefill", cases=cached_prompt, assembly=no_mixed_steps),

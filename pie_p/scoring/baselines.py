@@ -19,6 +19,7 @@ from pie_p.scoring.facts import Facts
 from pie_p.scoring.splits import Mask
 
 RIDGE: Final = 1.0  # pull on standardised coefficients [rows]
+PULL: Final = 0.1  # a coefficient 1 away from 1 costs as much as a relative error of this size
 TREES: Final[Mapping[str, Any]] = {
     "n_estimators": 200,
     "max_depth": 4,
@@ -69,12 +70,17 @@ def _at_measured_time(facts: Facts, runs: MeasuredRuns, power_w: Floats) -> Esti
 
 
 def log_linear(facts: Facts, runs: MeasuredRuns, teaching: Mask, _seed: int) -> Estimate:
-    """Ridge regression of log T and log P on the logarithms of shape, plan, request and board."""
-    return _time_times_power(facts, *(_ridge(facts.raw, np.log(target), teaching) for target in (runs.time_per_token_s, runs.power_w)))
+    """Ridge regression of log T and of log P over the limit on the logarithms of a step's work over the board's bandwidth."""
+    return _time_times_power(facts, *(_ridge(facts.scaled, target, teaching) for target in _targets(facts, runs)))
+
+
+def _targets(facts: Facts, runs: MeasuredRuns) -> tuple[Floats, Floats]:
+    """What is learned: log T, and log of power as a share of the limit, so that boards of other sizes can be answered for."""
+    return np.log(runs.time_per_token_s), np.log(runs.power_w / facts.limit_w)
 
 
 def raw_trees(facts: Facts, runs: MeasuredRuns, teaching: Mask, seed: int) -> Estimate:
-    """Boosted trees on the same features."""
+    """Boosted trees on shape, plan, request and board."""
     return _boosted_time_and_power(facts, runs, facts.raw, teaching, seed)
 
 
@@ -84,12 +90,11 @@ def physical_trees(facts: Facts, runs: MeasuredRuns, teaching: Mask, seed: int) 
 
 
 def _boosted_time_and_power(facts: Facts, runs: MeasuredRuns, features: Floats, teaching: Mask, seed: int) -> Estimate:
-    logs = [boosted(features, np.log(target), teaching, TREES, seed) for target in (runs.time_per_token_s, runs.power_w)]
-    return _time_times_power(facts, *logs)
+    return _time_times_power(facts, *(boosted(features, target, teaching, TREES, seed) for target in _targets(facts, runs)))
 
 
-def _time_times_power(facts: Facts, log_time: Floats, log_power: Floats) -> Estimate:
-    time_s, power_w = np.exp(log_time), np.exp(log_power)
+def _time_times_power(facts: Facts, log_time: Floats, log_share: Floats) -> Estimate:
+    time_s, power_w = np.exp(log_time), np.exp(log_share) * facts.limit_w
     return Estimate(time_s=time_s, power_w=power_w, energy_j=facts.gpus * power_w * time_s / facts.running)
 
 
@@ -166,16 +171,17 @@ def compute_tree(facts: Facts, runs: MeasuredRuns, teaching: Mask, _seed: int) -
     """IrEne's kind of tree: every module a linear function of its bytes and FLOPs, no communication, no waits, summed to the root.
 
     Joules per byte and per FLOP are stated in units of what the board would draw at its limit, so that boards can be compared; fitted to
-    relative errors, none negative.
+    relative errors, none negative, each pulled a little to 1 (peak rate at the limit): a module that hardly shows in the teaching
+    rows would be answered for wildly elsewhere.
     """
     optimize = require("scipy.optimize", extra="train")
     energy_j = runs.energy_per_output_token_j
     known = teaching & np.isfinite(energy_j)
-    weighted = facts.roofline_j[known] / energy_j[known, None]
-    size = np.maximum(np.linalg.norm(weighted, axis=0), 1e-30)
-    coefficients, _ = optimize.nnls(weighted / size, np.ones(int(known.sum())))
+    pull = PULL * np.eye(facts.roofline_j.shape[1])
+    weighted = np.concatenate([facts.roofline_j[known] / energy_j[known, None], pull])
+    coefficients, _ = optimize.nnls(weighted, np.concatenate([np.ones(int(known.sum())), pull.sum(axis=0)]))
     nothing = np.full(len(runs), np.nan)
-    return Estimate(time_s=nothing, power_w=nothing, energy_j=np.asarray(facts.roofline_j @ (coefficients / size)))
+    return Estimate(time_s=nothing, power_w=nothing, energy_j=np.asarray(facts.roofline_j @ coefficients))
 
 
 BASELINES: Final[dict[str, Baseline]] = {

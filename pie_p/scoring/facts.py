@@ -24,6 +24,7 @@ class Facts:
     """Figures per run."""
 
     raw: Floats  # (runs, RAW): shape, plan, request and board, in logarithms
+    scaled: Floats  # (runs, SCALED): work of one step over the board's peaks, and ratios, in logarithms
     physical: Floats  # (runs, ...): seconds, rates and shares of the unfitted physics, in logarithms where they span decades
     gpus: Floats  # [-]
     running: Floats  # requests in flight over all ranks [-]
@@ -38,12 +39,14 @@ RAW: Final = (
     "batch", "dp", "gpus", "tp", "ep", "hidden size", "layers", "parameters", "active parameters", "weight bytes", "KV bytes per token",
     "experts per token", "prompt tokens", "output tokens", "length spread", "bandwidth", "peak FLOP/s", "power limit",
 )  # fmt: skip
+SCALED: Final = ("active weight time", "stored weight time", "cache time", "batch", "gpus", "prompt per output")
 
 
 def facts_of(runs: MeasuredRuns, assembly: Assembly, prior: Physics) -> Facts:
     """Facts of every run, from its deployment and from the unfitted physics."""
     limit_w = np.array([case.power_limit_w or case.deployment.cluster.gpu.limit_w for case in runs.cases])
     return Facts(
+        scaled=np.log(np.array([_scaled(case) for case in runs.cases], dtype=np.float64)),
         raw=np.log(np.array([_raw(case) for case in runs.cases], dtype=np.float64)),
         physical=_physical(assembly, prior),
         gpus=runs.gpus.astype(np.float64),
@@ -78,6 +81,22 @@ def _raw(case: Case) -> tuple[float, ...]:
         gpu.hbm_bytes_per_s,
         gpu.peak(where.dtype),
         case.power_limit_w or gpu.limit_w,
+    )
+
+
+def _scaled(case: Case) -> tuple[float, ...]:
+    """Seconds to read active weights, stored weights and the running requests' cache once [s]; batch, GPUs, prompt over output [-]."""
+    request, where = case.request, case.deployment
+    together = where.plan.gpus * where.cluster.gpu.hbm_bytes_per_s
+    context = request.prompt_tokens + request.mean_output_tokens * request.length_spread / 2
+    cache = request.batch * where.plan.dp * context * where.llm.kv_bytes_per_token(where.kv_dtype)
+    return (
+        where.llm.active_parameters * BYTES_PER_VALUE[where.dtype] / together,
+        where.llm.weight_bytes(where.dtype) / together,
+        cache / together,
+        request.batch,
+        where.plan.gpus,
+        request.prompt_tokens / request.mean_output_tokens,
     )
 
 
