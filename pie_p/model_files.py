@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pie_p.errors import PredictorError, did_you_mean
 from pie_p.features import FAMILIES, Family
+from pie_p.intervals import Intervals
 from pie_p.kernels import KernelBook, Use
 from pie_p.physics import Roofline
 from pie_p.power import PowerLaw
@@ -98,6 +99,7 @@ class PredictorManifest(_Frozen):
     roofline: dict[str, float]
     power: dict[str, float] = {}
     serving: dict[str, dict[str, float]] = {}
+    intervals: dict[str, Any] = {}  # `Intervals.to_plain`; empty: none were tested
     families: dict[str, FamilyEntry]
     errors: tuple[ErrorRow, ...] = ()
     checksum: str = ""
@@ -197,6 +199,7 @@ def load_parts(name_or_path: str | Path) -> dict[str, Any]:
         "power": constants(PowerLaw, manifest.power, folder),
         "serving": {engine: constants(ServingCosts, costs, folder) for engine, costs in manifest.serving.items()},
         "operators": load_regressors(folder, manifest),
+        "intervals": Intervals.from_plain(manifest.intervals) if manifest.intervals else None,
         "digest": manifest.checksum,
     }
 

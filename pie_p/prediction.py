@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import exp
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from pie_p.accounting import Scope
 from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
+from pie_p.intervals import width_at
 from pie_p.operators import COLLECTIVES
 from pie_p.physics import Floats
 from pie_p.quantities import as_int
@@ -92,7 +94,7 @@ class Prediction:
     warnings: tuple[str, ...]
     predictor: Mapping[str, str]  # name and sha256 of what answered
     power_limit_w: float  # per board, in force [W]
-    spread: tuple[float, float] | None = None  # log-error quantile scale of the predictor: see `interval`
+    spread: tuple[tuple[float, float], ...] | None = None  # (level, half width in logarithms) of `energy_j`: see `interval`
     working: Working | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -130,9 +132,12 @@ class Prediction:
         """Bounds of `energy_j` that hold for a share `level` of deployments never seen [J].
 
         Raises:
-            PredictorError: the predictor has no tested interval.
+            PredictorError: the predictor has no tested interval, or none at that level.
         """
-        raise PredictorError(f"predictor {self.predictor['name']!r} has no tested interval (level {level:g} was asked)")
+        if self.spread is None:
+            raise PredictorError(f"predictor {self.predictor['name']!r} has no tested interval (level {level:g} was asked)")
+        factor = exp(width_at(self.spread, level))
+        return self.energy_j / factor, self.energy_j * factor
 
     @property
     def operators(self) -> list[OperatorEnergy]:

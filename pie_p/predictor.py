@@ -19,6 +19,7 @@ from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine
 from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu
+from pie_p.intervals import Intervals
 from pie_p.kernels import Wanted
 from pie_p.llm import LLM
 from pie_p.physics import Floats, Roofline
@@ -51,12 +52,13 @@ class Predictor:
     power: PowerLaw = field(default_factory=PowerLaw)
     serving: Mapping[str, ServingCosts] = field(default_factory=dict)
     operators: OperatorRegressors | None = None  # learned; None: the physical base answers
+    intervals: Intervals | None = None  # tested widths; None: `Prediction.interval` is an error
     digest: str = ""  # checksum of the saved predictor that the regressors came from
 
     @property
     def sha256(self) -> str:
         """Hash of everything that enters an answer."""
-        return _hash_of(repr((self.name, self.roofline, self.power, sorted(self.serving.items()), self.digest)))
+        return _hash_of(repr((self.name, self.roofline, self.power, sorted(self.serving.items()), self.intervals, self.digest)))
 
     @classmethod
     def load(cls, name_or_path: str | Path) -> Predictor:
@@ -139,6 +141,7 @@ def _predictions(predictor: Predictor, run: Run, accounting: Accounting, *, keep
             working,
             accounting,
             identity,
+            predictor.intervals,
             energies={phase: energies[phase][number] for phase in PHASES},
             seconds={"prefill": prefill_s[number], "decode": decode_s[number]},
             keep_working=keep_working,
@@ -151,6 +154,7 @@ def _prediction(
     working: Working,
     accounting: Accounting,
     identity: Mapping[str, str],
+    intervals: Intervals | None,
     *,
     energies: Mapping[Phase, tuple[float, float, float]],
     seconds: Mapping[Phase, float],
@@ -180,9 +184,10 @@ def _prediction(
         time_per_token_s=latency_s / tokens if tokens else None,
         avg_power_w=breakdown.gpu_j * plan.sharing / running_s,
         scope=accounting.scope,
-        warnings=_warnings(case, working),
+        warnings=(*_warnings(case, working), *(intervals.in_domain(case) if intervals else ())),
         predictor=identity,
         power_limit_w=case.power_limit_w or case.deployment.cluster.gpu.limit_w,
+        spread=intervals.spread(case) if intervals else None,
         working=working if keep_working else None,
     )
 
