@@ -43,7 +43,7 @@ from pie_p.profiling.runners import batch_of
 from pie_p.profiling.samples import Floats
 from pie_p.profiling.sampling import ProcessSampler, Sampler
 from pie_p.profiling.transformer import Shape, build
-from pie_p.profiling.window import MeterTiming, SwitchedLoad, find_timing, known_timing
+from pie_p.profiling.window import MeterTiming, SwitchedLoad, find_timing, known_timing, period_for
 
 LOG: Final = logging.getLogger(__name__)
 QUICK: Final = Procedure(cool_down_s=0.3, warm_up_s=0.3, enough_s=1.5, trials=2, rounds=2, longest_pause_s=0.1, rise_s=0.3)
@@ -77,7 +77,7 @@ def collect(host: SingleHost, folder: str | Path, *, gpu: str, budget_s: float, 
     if not (place / MANIFEST).exists():
         facts["idle_w"] = idle_power_w(host)
     timing = timing_of(host, longest_s=budget_s / 8)
-    bench = Bench(clock=host.clock, meter=host.meter, sampler=host.make_sampler(timing.period_s / 10), timing=timing)
+    bench = Bench(clock=host.clock, meter=host.meter, sampler=host.make_sampler(period_for(timing)), timing=timing)
     if not (place / MANIFEST).exists():
         facts["meter_timing"] = dataclasses.asdict(timing)
         facts |= long_facts(host, bench)
