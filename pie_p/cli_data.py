@@ -14,7 +14,7 @@ from pie_p.console import console, print_json, progress
 
 EXTRAS: Final = {
     "train": ("xgboost", "sklearn", "scipy", "pyarrow"),
-    "profile": ("torch", "pynvml"),
+    "profile": ("torch", "pynvml", "pyarrow"),
     "plot": ("matplotlib",),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -13,6 +13,8 @@ from pie_p.errors import InputError
 
 if TYPE_CHECKING:
     from pie_p.profiling.progress import Progress
+
+LONGEST_LINE: Final = 120
 
 
 def profile(
@@ -41,7 +43,7 @@ def profile(
 
 def tell(progress: Progress) -> None:
     """One line on standard error for each point; ranks call it from their own processes."""
-    sys.stderr.write(f"{progress}\n")
+    sys.stderr.write(f"{str(progress)[:LONGEST_LINE]}\n")
     sys.stderr.flush()
 
 

@@ -4,7 +4,7 @@
 #
 #   profiles/collect_single_gpu.sh h200-sxm-141gb [OUT] [BUDGET]     OUT: profiles/<gpu>-single/<date>; BUDGET: 7m
 #
-# Needs a CUDA build of torch, nvidia-ml-py and pyarrow:  pip install -e '.[profile,train]'
+# Needs a CUDA build of torch, nvidia-ml-py and pyarrow:  pip install -e '.[profile]'
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 gpu=${1:?name of the GPU in the catalogue, for example h200-sxm-141gb}

@@ -83,7 +83,7 @@ class Samples:
 
     def save(self, path: Path) -> None:
         """Write as Parquet (zstd), atomically: rows of both readings, told apart by `reading`."""
-        pa, parquet = require("pyarrow", extra="train"), require("pyarrow.parquet", extra="train")
+        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="train")
         table = pa.table(
             {
                 "reading": ["power"] * len(self.at_s) + ["counter"] * len(self.counter_at_s),
@@ -108,7 +108,7 @@ class Samples:
         Raises:
             ProfileError: not such a file, or a torn one.
         """
-        pa, parquet = require("pyarrow", extra="train"), require("pyarrow.parquet", extra="train")
+        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="train")
         try:
             table = parquet.read_table(path)
             kinds = table.column("reading").to_numpy(zero_copy_only=False)
