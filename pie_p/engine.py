@@ -5,6 +5,7 @@ The times are priors with their source; a trained or calibrated predictor brings
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -33,6 +34,8 @@ class Engine:
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
 
+
+VERSION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*(\.?(rc|post|dev|a|b)[0-9]{1,9})*")
 
 # Defaults of each release: vLLM docs "Optimization and Tuning" (max_num_batched_tokens 8192 on 80 GB boards for the API server from 0.9 on,
 # 512 with chunking before), "CUDA graphs" (capture sizes up to 512; 256 before 0.10); SGLang "Server Arguments" (chunked-prefill-size 8192,
@@ -66,7 +69,7 @@ def load_engine(engine: str | Engine) -> Engine:
         raise UnknownNameError(f"no engine {shown(engine)}; known: {', '.join(names)}, each optionally with ==VERSION.{near}".rstrip())
     if not version:
         return known[-1]
-    if not all(part.isascii() and part[:1].isdigit() for part in version.split(".")):
+    if not VERSION.fullmatch(version):
         raise UnknownNameError(f"engine {shown(engine)} has no version I can order; give one like {known[-1]}")
     older = [one for one in known if _order(one.version) <= _order(version)]
     return older[-1] if older else known[0]

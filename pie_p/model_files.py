@@ -198,7 +198,7 @@ def load_parts(name_or_path: str | Path) -> dict[str, Any]:
         "roofline": constants(Roofline, manifest.roofline, folder),
         "power": constants(PowerLaw, manifest.power, folder),
         "serving": {engine: constants(ServingCosts, costs, folder) for engine, costs in manifest.serving.items()},
-        "operators": load_regressors(folder, manifest),
+        "operators": load_regressors(folder, manifest) if manifest.families else None,
         "intervals": Intervals.from_plain(manifest.intervals) if manifest.intervals else None,
         "digest": manifest.checksum,
     }

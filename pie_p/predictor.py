@@ -321,11 +321,22 @@ def load_predictor(predictor: str | Predictor | None = None) -> Predictor:
     """The predictor of that name; the default when none is given."""
     if isinstance(predictor, Predictor):
         return predictor
-    if predictor is None or (isinstance(predictor, str) and predictor == "physics"):
+    if predictor is None:
+        return _default()
+    if isinstance(predictor, str) and predictor == "physics":
         return _PHYSICS
     if isinstance(predictor, str | Path):
         return _load(str(predictor))
     raise InputError(f"no predictor {shown(predictor)}; give a name, a folder or a Predictor")
+
+
+@lru_cache(maxsize=1)
+def _default() -> Predictor:
+    """The shipped default; never a folder of that name that happens to be where the user stands."""
+    from pie_p.model_files import shipped
+
+    place = shipped().get("default")
+    return _PHYSICS if place is None else _load(str(place))
 
 
 @lru_cache(maxsize=8)

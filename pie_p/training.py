@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pie_p.end_to_end_training import EndToEnd, train_end_to_end
 from pie_p.errors import ProfileError
 from pie_p.examples import Examples, family_examples
 from pie_p.features import FAMILIES, MEETING, Family
@@ -26,7 +27,6 @@ from pie_p.power import PowerLaw
 from pie_p.profile_manifest import load_manifest
 from pie_p.profiles import load_tables
 from pie_p.regressors import Booster, FamilyRegressor, Target
-from pie_p.serving import ServingCosts
 from pie_p.tables import TableName
 
 Progress = Callable[[str, int, int], None]  # (what is done, steps done, steps in all)
@@ -38,6 +38,16 @@ NOTES: Final = (
     "readings far below their neighbours are not dropped but pull with constant force (Huber)",
     "norms, activations, embeddings and scans have no public measurements and stay on the physical base",
 )
+
+
+END_TO_END_NOTES: Final = (
+    "end to end the predictor is physics with fitted constants: operator boosters and residual trees made time and energy of unseen LLMs "
+    "worse (docs/log.md), so none answers here",
+    "fitted on H100 and B200 under vLLM 0.11.1 (time, power) and vLLM 0.5.4 (power); host costs of SGLang and TensorRT-LLM from times only",
+    "never tested end to end: pipeline parallelism, several hosts, boards other than H100 and B200, batch below 8, prompts over 2,000",
+    "fails on: attention-DP (one LLM, half as much energy as measured) and single B200 boards whose hosts were busy (GPQA runs)",
+)
+UNSEEN: Final = {"llm": "LLM", "gpus": "GPU count", "gpu": "board", "dtype": "format", "range": "range of batches"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +66,8 @@ def train(
     name: str = "default",
     seed: int = 0,
     jobs: int = 2,
-    serving: Mapping[str, ServingCosts] | None = None,
-    power: PowerLaw | None = None,
-    roofline: Roofline | None = None,
+    families: Sequence[Family] = FAMILIES,
+    end_to_end: EndToEnd | None = None,
     progress: Progress | None = None,
     settings: Mapping[str, Settings] = SETTINGS,
 ) -> PredictorManifest:
@@ -70,9 +79,8 @@ def train(
         name: of the predictor.
         seed: of the split and of every other random draw.
         jobs: threads; the result may depend on them.
-        serving: constants of engines that travel with the predictor; default none, so that the priors hold.
-        power: constants of the power law that travel with it; default the priors.
-        roofline: the physical base; default the priors.
+        families: operators that boosters learn; none: the predictor is the fitted physics alone.
+        end_to_end: constants and intervals that travel with the predictor (`train_end_to_end`); default the priors, and no interval.
         progress: called after every step.
         settings: of the boosters.
 
@@ -82,9 +90,9 @@ def train(
     Raises:
         ProfileError: a profile that cannot be read, or none with enough operator rows.
     """
-    base, law = roofline or Roofline(), power or PowerLaw()
-    trained = _train_families(profiles, base, law, seed=seed, jobs=jobs, settings=settings, progress=progress)
-    if not trained:
+    base, law = (end_to_end.roofline, end_to_end.power) if end_to_end else (Roofline(), PowerLaw())
+    trained = _train_families(profiles, base, law, families=families, seed=seed, jobs=jobs, settings=settings, progress=progress)
+    if not trained and end_to_end is None:
         raise ProfileError(f"no profile of {', '.join(map(str, profiles)) or 'none given'} has {LEAST_ROWS} operator rows of one family")
     manifest = PredictorManifest(
         name=name,
@@ -93,18 +101,24 @@ def train(
         profiles=tuple(_trained_on(profile) for profile in profiles),
         seed=seed,
         split=f"{HELD_OUT:.0%} of rows, drawn with the seed, held out of training and scored once",
-        notes=NOTES,
+        notes=(*(END_TO_END_NOTES if end_to_end else ()), *(NOTES if trained else ())),
         roofline=stored_constants(base),
         power=stored_constants(law),
-        serving={engine: stored_constants(costs) for engine, costs in sorted((serving or {}).items())},
+        serving={engine: stored_constants(costs) for engine, costs in sorted(end_to_end.serving.items())} if end_to_end else {},
+        intervals=end_to_end.intervals.to_plain() if end_to_end else {},
         families={family: _entry(one, settings) for family, one in trained.items()},
-        errors=tuple(row for one in trained.values() for row in one.errors),
+        errors=(*_end_to_end_errors(end_to_end), *(row for one in trained.values() for row in one.errors)),
     )
     files = {file_of(family, target): booster for family, one in trained.items() for target, booster in one.regressor.boosters.items()}
     save_predictor(folder, manifest, files, card=card(manifest, files))
     if progress is not None:
-        progress(f"saved {name}", len(FAMILIES) + 1, len(FAMILIES) + 1)
+        progress(f"saved {name}", len(families) + 1, len(families) + 1)
     return manifest
+
+
+def has_end_to_end(profiles: Sequence[str | Path]) -> bool:
+    """Whether any profile holds end-to-end runs."""
+    return any(load_manifest(profile).rows("end_to_end") for profile in profiles)
 
 
 def _train_families(
@@ -112,6 +126,7 @@ def _train_families(
     base: Roofline,
     law: PowerLaw,
     *,
+    families: Sequence[Family],
     seed: int,
     jobs: int,
     settings: Mapping[str, Settings],
@@ -120,12 +135,12 @@ def _train_families(
     names: tuple[TableName, ...] = ("operators", "collectives")
     tables = {name: load_tables(profiles, name) for name in names}
     trained: dict[Family, Trained] = {}
-    for done, family in enumerate(FAMILIES, start=1):
+    for done, family in enumerate(families, start=1):
         examples = family_examples(tables["collectives" if family in MEETING else "operators"], family)
         if len(examples) >= LEAST_ROWS:
             trained[family] = _train_family(examples, base, law, seed=seed, jobs=jobs, settings=settings)
         if progress is not None:
-            progress(f"{family}: {len(examples)} rows", done, len(FAMILIES) + 1)
+            progress(f"{family}: {len(examples)} rows", done, len(families) + 1)
     return trained
 
 
@@ -166,7 +181,10 @@ def error_row(predicted: Floats, measured: Floats, *, family: str, target: str, 
     >>> round(row.mape, 3), round(row.bias, 3)
     (0.15, -0.05)
     """
-    relative = predicted / measured - 1.0
+    return _summary(predicted / measured - 1.0, family=family, target=target, regressor=regressor, split=split)
+
+
+def _summary(relative: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
     size = np.abs(relative)
     return ErrorRow(
         family=family,
@@ -179,6 +197,17 @@ def error_row(predicted: Floats, measured: Floats, *, family: str, target: str, 
         p90=float(np.quantile(size, 0.9)),
         bias=float(relative.mean()),
     )
+
+
+def _end_to_end_errors(end_to_end: EndToEnd | None) -> list[ErrorRow]:
+    """Errors on runs of groups that the fit never saw, as the card shows them."""
+    if end_to_end is None:
+        return []
+    return [
+        _summary(errors, family="end to end", target=target, regressor="fitted physics", split=f"unseen {UNSEEN[split]}")
+        for split, of in end_to_end.errors.items()
+        for target, errors in of.items()
+    ]
 
 
 def _entry(one: Trained, settings: Mapping[str, Settings]) -> FamilyEntry:
@@ -207,24 +236,26 @@ def card(manifest: PredictorManifest, files: Mapping[str, Booster]) -> str:
         f"# Predictor `{manifest.name}`",
         "",
         f"Times and powers of operators, learned as corrections to a physical base. {len(files)} boosters, {size / 1e6:.1f} MB; "
-        "XGBoost's JSON, gzipped.",
+        "XGBoost's JSON, gzipped."
+        if files
+        else "A physical base whose constants were fitted to measured runs, with intervals from groups that the fit never saw.",
         "",
         "## Learned from",
         "",
         *(f"- {one.name} ({one.origin}; {one.source})" for one in manifest.profiles),
         "",
-        f"Split: {manifest.split}; seed {manifest.seed}.",
+        f"Split of operator rows: {manifest.split}; seed {manifest.seed}. End-to-end runs: every group left out in turn.",
         "",
         "## Error on rows held out",
         "",
-        "| family | target | regressor | rows | MAPE % | median % | p90 % | bias % |",
-        "|---|---|---|---|---|---|---|---|",
+        "| family | target | regressor | left out | rows | MAPE % | median % | p90 % | bias % |",
+        "|---|---|---|---|---|---|---|---|---|",
         *(_line(row) for row in manifest.errors),
         "",
         "## Know before use",
         "",
         *(f"- {note}" for note in manifest.notes),
-        "- a random split is the kindest one: for shapes, engines and boards never profiled see docs/accuracy.md",
+        "- a random split of operator rows is the kindest one: for shapes, engines and boards never profiled see docs/accuracy.md",
         "",
     ]
     return "\n".join(lines)
@@ -232,4 +263,7 @@ def card(manifest: PredictorManifest, files: Mapping[str, Booster]) -> str:
 
 def _line(row: ErrorRow) -> str:
     figures = " | ".join(f"{100 * value:.1f}" for value in (row.mape, row.median, row.p90, row.bias))
-    return f"| {row.family} | {row.target} | {row.regressor} | {row.rows} | {figures} |"
+    return f"| {row.family} | {row.target} | {row.regressor} | {row.split} | {row.rows} | {figures} |"
+
+
+__all__ = ["Trained", "card", "error_row", "has_end_to_end", "held_out", "train", "train_end_to_end"]

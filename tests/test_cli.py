@@ -273,3 +273,13 @@ def test_doctor_names_every_extra_and_the_predictor(capsys: pytest.CaptureFixtur
         main(["doctor", "--json"])
     found = {line["what"]: line["state"] for line in json.loads(capsys.readouterr().out)}
     assert {"extra train", "extra profile", "extra plot", "GPUs", "predictor"} <= set(found)
+
+
+def test_train_says_what_is_allowed_and_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words, named in ((["--learn", "all"], "auto, operators, end-to-end"), ([], "manifest.json")):
+        with pytest.raises(SystemExit) as end:
+            main(["train", str(tmp_path), "--out", str(tmp_path / "x"), *words])
+        shown = capsys.readouterr().err
+        assert end.value.code == 2
+        assert shown.count("\n") == 1
+        assert named in shown
