@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pie_p import cli_data, cli_profile, cli_train
+from pie_p import cli_data, cli_evaluate, cli_profile, cli_train
 from pie_p.console import console, print_json
 from pie_p.errors import PiePError
 from pie_p.quantities import as_int, shown
@@ -29,6 +29,7 @@ app.command("import", epilog="Example: pie-p import mlenergy_v3 leaderboard/ -o 
 app.command("train", epilog="Example: pie-p train profiles/mlenergy_v3 profiles/mlenergy_v2 -o models/own --learn end-to-end")(
     cli_train.train_predictor
 )
+app.command("evaluate", epilog="Example: pie-p evaluate profiles/mlenergy_v3 profiles/mlenergy_v2 --docs docs")(cli_evaluate.evaluate)
 app.command("doctor")(cli_data.doctor)
 app.command("profile", epilog="Example: pie-p profile plan.toml -o profiles/mine --budget 8m")(cli_profile.profile)
 
