@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pie_p.errors import PredictorError
 from pie_p.physics import Floats
 from pie_p.serving import Case
+from pie_p.shapes import StateSpace
 
 LEVELS: Final = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)
 Kind = Literal["llm", "gpu", "gpus", "dtype", "range", "attention_dp", "untested"]
@@ -40,6 +41,7 @@ class Domain:
     most_gpus: int  # of one deployment [-]
     batch: tuple[float, float]  # least, most
     context: tuple[float, float]  # prompt and output tokens together: least, most
+    state_space: bool = False  # LLMs with state-space layers among them
 
     @classmethod
     def of(cls, cases: Sequence[Case]) -> Domain:
@@ -53,6 +55,7 @@ class Domain:
             most_gpus=max(case.deployment.plan.gpus for case in cases),
             batch=(min(batches), max(batches)),
             context=(min(contexts), max(contexts)),
+            state_space=any(has_state_space(case) for case in cases),
         )
 
     def outside(self, case: Case) -> list[Outside]:
@@ -63,6 +66,8 @@ class Domain:
             found.append(Outside("gpu", f"{board} is not among the boards whose energy was measured ({', '.join(self.gpus)})"))
         if deployment.dtype not in self.dtypes:
             found.append(Outside("dtype", f"no run with {deployment.dtype} weights was measured"))
+        if has_state_space(case) and not self.state_space:
+            found.append(Outside("untested", "no LLM with state-space layers taught the predictor"))
         if plan.attention_dp:
             found.append(Outside("attention_dp", "attention-DP: only one LLM was measured, and its runs are not understood"))
         if plan.pp > 1:
@@ -82,6 +87,11 @@ class Domain:
 def context_of(case: Case) -> float:
     """Prompt and mean output of a request together [tokens]."""
     return float(case.request.prompt_tokens + case.request.mean_output_tokens)
+
+
+def has_state_space(case: Case) -> bool:
+    """Whether the LLM has layers that carry a state in place of a KV cache."""
+    return any(isinstance(layer.mixer, StateSpace) for layer in case.deployment.llm.layer_counts)
 
 
 def _names(values: Any) -> tuple[str, ...]:
@@ -128,7 +138,7 @@ class Intervals:
         """
         try:
             stored = plain["domain"]
-            domain = Domain(**{each.name: _tuple(stored[each.name]) for each in fields(Domain)})
+            domain = Domain(**{each.name: _tuple(stored[each.name]) for each in fields(Domain) if each.name in stored})
             widths = {t: {k: tuple(float(w) for w in of) for k, of in kinds.items()} for t, kinds in plain["widths"].items()}
             levels = tuple(plain["levels"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:

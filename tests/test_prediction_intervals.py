@@ -83,6 +83,7 @@ def test_inside_the_domain_there_is_nothing_to_warn_of(intervals: Intervals) -> 
         ({"prompt_tokens": 30000}, 0.35, "context 30400 is outside the measured 600 to 2400"),
         ({"llm": "llama-3.1-70b", "tp": 8}, 0.25, "8 GPUs that work together are more than the 4 measured"),
         ({"llm": "mixtral-8x7b", "dp": 2, "ep": 2}, 1.0, "attention-DP: only one LLM was measured"),
+        ({"llm": "nemotron-nano-9b-v2"}, 1.0, "no LLM with state-space layers taught the predictor"),
         ({"pp": 2}, 1.0, "no run with pipeline parallelism was measured"),
         ({"engine": "trtllm"}, 1.0, "no energy was measured under trtllm"),
         ({"llm": "llama-3.1-70b", "tp": 16, "gpu": "h100-sxm-80gb"}, 1.0, "no run over several hosts was measured"),
