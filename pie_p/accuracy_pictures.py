@@ -36,12 +36,14 @@ def draw_pictures(report: EvaluationReport, folder: Path) -> tuple[str, ...]:
 def _predicted(figure: Any, report: EvaluationReport) -> None:
     points = report.points
     panels = (
-        ("time per token [ms]", 1e3 * points.measured_s, 1e3 * points.predicted_s),
-        ("power of one board [W]", points.measured_w, points.predicted_w),
-        ("energy per output token [J]", points.measured_j, points.predicted_j),
+        ("time per token [ms]", "log", 1e3 * points.measured_s, 1e3 * points.predicted_s),
+        ("power of one board [W]", "linear", points.measured_w, points.predicted_w),
+        ("energy per output token [J]", "log", points.measured_j, points.predicted_j),
     )
-    for axes, (title, measured, predicted) in zip(figure.subplots(1, 3), panels, strict=True):
+    for axes, (title, scale, measured, predicted) in zip(figure.subplots(1, 3), panels, strict=True):
         _against(axes, report, measured, predicted)
+        axes.set_xscale(scale)
+        axes.set_yscale(scale)
         axes.set_title(title)
         axes.set_xlabel("measured")
     figure.axes[0].set_ylabel("predicted, LLM never seen")
@@ -56,8 +58,6 @@ def _against(axes: Any, report: EvaluationReport, measured: Floats, predicted: F
     kinds = (("dense", ~points.moe & ~points.odd, DENSE), ("experts", points.moe & ~points.odd, EXPERTS), ("odd groups", points.odd, ODD))
     for label, which, color in kinds:
         axes.plot(measured[which], predicted[which], ".", markersize=4, color=color, label=label)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
 
 
 def _by_llm(figure: Any, report: EvaluationReport) -> None:
@@ -69,7 +69,9 @@ def _by_llm(figure: Any, report: EvaluationReport) -> None:
     for place, name in enumerate(names, start=1):
         own = np.flatnonzero(llm == name)
         spread = place + np.linspace(-0.2, 0.2, len(own))
-        axes.plot(spread, error[own], ".", markersize=3, color=EXPERTS if points.moe[own[0]] else DENSE)
+        odd = points.odd[own]
+        axes.plot(spread[~odd], error[own[~odd]], ".", markersize=3, color=EXPERTS if points.moe[own[0]] else DENSE)
+        axes.plot(spread[odd], error[own[odd]], ".", markersize=3, color=ODD)
     axes.axhline(0.0, color="#666666", linewidth=0.8)
     axes.set_xticks(range(1, len(names) + 1), names, rotation=30, ha="right", fontsize=7)
     axes.set_ylabel("error of E, LLM never seen [%]")

@@ -7,8 +7,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pie_p.end_to_end import MeasuredRuns, measured_runs
+from pie_p.scoring import EvaluationReport, baselines, engines
+from pie_p.scoring.end_to_end import Source, evaluate_runs
 from pie_p.scoring.folds import answers_of, energy_j, unfitted
 from pie_p.serving import assemble
 
@@ -52,6 +55,17 @@ def perfect_runs() -> MeasuredRuns:
     ]
     rows += [row("qwen3-8b", gpu="b200-sxm-180gb", batch=batch, workload="gpqa", odd_group="b200-gpqa-single") for batch in (8.0, 16.0)]
     return measured_by_the_priors(measured_runs(rows))
+
+
+@cache
+def perfect_report() -> EvaluationReport:
+    """The evaluation of those runs, with few and small draws of the older engine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "DRAWS", 4)
+        patch.setattr(engines, "ROWS", 2)
+        patch.setattr(baselines, "TREES", {**baselines.TREES, "n_estimators": 10})
+        source = Source(name="made up", sha256=("0123456789abcdef" * 4,), rows=46)
+        return evaluate_runs(perfect_runs(), sources=(source,), jobs=1, ablations=False)
 
 
 def measured_by_the_priors(runs: MeasuredRuns) -> MeasuredRuns:

@@ -40,7 +40,7 @@ class EngineScore:
 
 def new_engine(
     runs: MeasuredRuns, which: Mask, physics: Physics, *, seed: int = 0, progress: Progress | None = None
-) -> tuple[EngineScore, EngineScore]:
+) -> tuple[EngineScore, ...]:
     """Draws of `ROWS` rows calibrate; rows whose LLM is in the draw are left out of that draw's score.
 
     Args:
@@ -51,21 +51,26 @@ def new_engine(
         progress: told after each draw.
 
     Returns:
-        The scores without and with calibration, on the same rows.
+        The scores without and with calibration, on the same rows; nothing where no draw leaves an LLM to score.
     """
     new = runs.take(which)
     predictor = predictor_of(physics, new.cases)  # the known version's costs are the best guess
     draw = np.random.default_rng(seed)
-    before, after = [], []
+    before: list[dict[str, Score]] = []
+    after: list[dict[str, Score]] = []
     plain = _answers(predictor, new)
     for number in range(DRAWS):
-        rows = np.sort(draw.choice(len(new), size=ROWS, replace=False))
+        rows = np.sort(draw.choice(len(new), size=min(ROWS, len(new)), replace=False))
         others = ~np.isin(new.base, new.base[rows])
+        if not others.any():
+            continue
         calibrated = calibrate(predictor, new.take(rows)).predictor
         before.append(_scores(new, plain, others))
         after.append(_scores(new, _answers(calibrated, new), others))
         if progress:
             progress(number + 1, DRAWS, "another engine version")
+    if not before:
+        return ()
     return _mean("as fitted on the known version", before), _mean(f"calibrated with {ROWS} rows", after)
 
 
