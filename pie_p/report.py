@@ -52,6 +52,7 @@ def prediction_lines(prediction: Prediction) -> list[tuple[str, str, str]]:
     p, total = prediction, prediction.energy_j
     lines = [
         ("energy per request", quantity(total, "J"), SCOPE_WORDS[p.scope]),
+        *_interval_line(p),
         ("energy per output token", quantity(p.energy_per_output_token_j, "J"), "prefill included"),
     ]
     words = {
@@ -74,6 +75,13 @@ def prediction_lines(prediction: Prediction) -> list[tuple[str, str, str]]:
         ("power of all GPUs", quantity(p.avg_power_w, "W"), f"mean over the request's life; {p.gpus} x {p.deployment.cluster.gpu.name}"),
     ]
     return lines
+
+
+def _interval_line(p: Prediction) -> list[tuple[str, str, str]]:
+    if p.spread is None:
+        return []
+    low, high = p.interval(0.9)
+    return [("  90 % interval", f"{quantity(low, 'J')} to {quantity(high, 'J')}", "holds for nine of ten LLMs never seen")]
 
 
 def prediction_table(prediction: Prediction) -> Table:
