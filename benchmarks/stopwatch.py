@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import sys
 import time
@@ -13,24 +14,33 @@ Call = Callable[[], object]
 
 
 def measure(tool: str, load: Callable[[], Call], *, repeats: int = REPEATS, extra: dict[str, Call] | None = None) -> None:
-    """Import time, first call, and the median of `repeats` warm calls [s]; `extra` names further calls, timed once after one warm-up.
+    """Import, first call, the median of `repeats` warm calls, and `extra` calls after one warm-up; each as wall and as processor time [s].
 
-    `load` imports the tool and returns the call to time.
+    Processor time depends much less than wall time on what else the machine does. `load` imports the tool and returns the call to time.
     """
-    start_s = time.perf_counter()
+    timings = {"import": _seconds(load)}
     call = load()
-    import_s = time.perf_counter() - start_s
-    first_s = _seconds(call)
-    warm_s = sorted(_seconds(call) for _ in range(repeats))
-    result = {"tool": tool, "import_s": import_s, "first_call_s": first_s, "warm_call_s": statistics.median(warm_s)}
+    timings["first_call"] = _seconds(call)
+    warm_s = [_seconds(call) for _ in range(repeats)]
+    timings["warm_call"] = statistics.median(wall for wall, _ in warm_s), statistics.median(processor for _, processor in warm_s)
     for name, other in (extra or {}).items():
         other()
-        result[name] = _seconds(other)
+        timings[name] = _seconds(other)
+    result: dict[str, object] = {"tool": tool}
+    if extra:
+        result["extra_peak_bytes"] = peak_bytes(resource.getrusage(resource.RUSAGE_SELF))
+    for name, (wall_s, processor_s) in timings.items():
+        result |= {f"{name}_s": wall_s, f"{name}_processor_s": processor_s}
     json.dump(result, sys.stdout)
     print()
 
 
-def _seconds(call: Call) -> float:
-    start_s = time.perf_counter()
+def _seconds(call: Call) -> tuple[float, float]:
+    start_s, start_processor_s = time.perf_counter(), time.process_time()
     call()
-    return time.perf_counter() - start_s
+    return time.perf_counter() - start_s, time.process_time() - start_processor_s
+
+
+def peak_bytes(usage: resource.struct_rusage) -> float:
+    """Peak resident memory [B]; Linux counts KiB, macOS bytes."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
