@@ -81,6 +81,7 @@ def family_examples(table: Table, family: Family) -> Examples:
         columns[name] = np.fromiter((codes[text] for text in texts), dtype=np.int64, count=part.rows)
     columns |= _hardware(part, columns)
     columns["skew"] = np.fromiter((_skew(text) for text in part["detail"]), dtype=np.float64, count=part.rows)
+    columns["windowed"] = np.fromiter((float("window=" in text) for text in part["detail"]), dtype=np.float64, count=part.rows)
     columns["eager"] = np.fromiter((float("eager" in text) for text in part["kernel_source"]), dtype=np.float64, count=part.rows)
     return Examples(family=family, columns=columns, time_s=part["time_s"], power_w=part["power_w"], label=_labels(part), gpu=part["gpu"])
 

@@ -149,10 +149,7 @@ MEETING: Final[frozenset[Family]] = frozenset({"collective", "exchange"})  # fam
 TILE: Final = 128.0  # rows and columns of the output block that one multiprocessor computes at a time, the common choice of GEMM kernels
 
 
-def family_rows(columns: Mapping[str, NDArray[Any]], family: Family) -> NDArray[np.int64]:
-    """Rows that a family's regressors answer for."""
-    codes = [KIND_CODE[kind] for kind, own in FAMILY_OF.items() if own == family]
-    return np.flatnonzero(np.isin(columns["kind_code"], codes))
+FAMILY_CODE: Final[NDArray[np.int64]] = np.array([FAMILIES.index(FAMILY_OF[kind]) if kind in FAMILY_OF else -1 for kind in KINDS])
 
 
 def _log(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -182,6 +179,22 @@ def _waves(columns: Columns) -> NDArray[Any]:
     return np.asarray(np.ceil(columns["tokens"] / TILE) * np.ceil(columns["out_features"] / TILE) / columns["sm_count"])
 
 
+def _tile_fill(columns: Columns) -> NDArray[Any]:
+    """Share of the last half-tile of rows that is used [-]."""
+    rows = np.maximum(columns["tokens"], 1.0)
+    return np.asarray(rows / (np.ceil(rows / (TILE / 2)) * TILE / 2))
+
+
+def _aligned(values: NDArray[Any], most: float) -> NDArray[Any]:
+    """Largest power of two, at most `most`, that divides a width: kernels are faster on round ones [octaves].
+
+    A mean over a running batch is no whole number; engines pad such a batch to a multiple of 8, the sizes they captured.
+    """
+    padded = np.where(values == np.floor(values), values, np.ceil(values / 8.0) * 8.0)
+    whole = np.maximum(padded, 1.0).astype(np.int64)
+    return np.log2(np.minimum((whole & -whole).astype(np.float64), most))
+
+
 def _plain_format(columns: Columns) -> NDArray[Any]:
     """Code of the stored format; fp16 runs as bf16 does."""
     return np.where(columns["dtype_code"] == DTYPE_CODE["fp16"], DTYPE_CODE["bf16"], columns["dtype_code"])
@@ -191,6 +204,7 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
     # which software: set by the caller, NaN where not known
     "kernel_code": lambda c: c["kernel_code"],  # rank of the kernel among those profiled
     "skew": lambda c: c["skew"],  # exponent of the power law that spreads tokens over experts [-]
+    "windowed": lambda c: c["windowed"],  # 1: the kernel was told of a sliding window
     # number formats and kinds, as codes
     "dtype_code": _plain_format,
     "kv_dtype_code": lambda c: np.where(c["kv_dtype_code"] == DTYPE_CODE["fp16"], DTYPE_CODE["bf16"], c["kv_dtype_code"]),
@@ -214,6 +228,9 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
     "weight_bytes": lambda c: _log(c["weight_bytes"]),
     "waves": lambda c: _log(_waves(c)),
     "wave_fill": lambda c: _waves(c) / np.maximum(np.ceil(_waves(c)), 1.0),  # share of the last round that is used [-]
+    "tile_fill": _tile_fill,
+    "aligned_tokens": lambda c: _aligned(c["tokens"], 256.0),
+    "aligned_out": lambda c: _aligned(c["out_features"], 4096.0),
     "sequences": lambda c: _log(c["sequences"]),
     "context_tokens": lambda c: _log(c["context_tokens"]),
     "heads": lambda c: _log(c["heads"]),
@@ -238,13 +255,17 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
 _LINK: Final = ("link_bytes_per_s", "link_reduces", "inter_bytes_per_s")
 _BOARD: Final = ("peak_flops_per_s", "hbm_bytes_per_s", "sm_count")
 _SHAPE: Final[dict[Family, tuple[str, ...]]] = {
-    "linear": ("dtype_code", "tokens", "in_features", "out_features", "weight_bytes", "waves", "wave_fill"),
+    "linear": (
+        "dtype_code", "tokens", "in_features", "out_features", "weight_bytes", "waves", "wave_fill", "tile_fill", "aligned_tokens",
+        "aligned_out",
+    ),
     "attention_decode": (
-        "kv_dtype_code", "sequences", "context_tokens", "heads", "queries_per_kv", "head_dim", "kv_bytes", "kv_streams", "query_streams",
+        "kv_dtype_code", "windowed", "sequences", "context_tokens", "heads", "queries_per_kv", "head_dim", "kv_bytes", "kv_streams",
+        "query_streams",
     ),
     "attention_prefill": (
-        "dtype_code", "kv_dtype_code", "tokens", "sequences", "context_tokens", "heads", "queries_per_kv", "head_dim", "kv_bytes",
-        "kv_streams", "query_streams",
+        "dtype_code", "kv_dtype_code", "windowed", "tokens", "sequences", "context_tokens", "heads", "queries_per_kv", "head_dim",
+        "kv_bytes", "kv_streams", "query_streams",
     ),
     "experts": (
         "dtype_code", "skew", "tokens", "in_features", "out_features", "weight_bytes", "experts", "top_k", "total_experts", "assignments",

@@ -24,7 +24,7 @@ from pie_p.regressors import CODES, UNBOUNDED, Booster, FamilyRegressor, Target,
 LEAST_POWER_S: Final = 1e-4  # shorter rows do not teach power
 LEAST_POWER_ROWS: Final = 200
 RISING: Final = ("flop_rate", "byte_rate")  # a board that does more draws no less
-FORGET: Final = 0.05  # share of rows whose kernel is hidden, so that the trees know what to answer for one that is not in the book
+FORGET: Final = 0.03  # share of rows whose kernel is hidden, so that the trees know what to answer for one that is not in the book
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Settings:
 
 
 SETTINGS: Final[Mapping[str, Settings]] = {
-    "linear/time": Settings(trees=150, leaves=128, rate=0.2),
+    "linear/time": Settings(trees=150, leaves=256, rate=0.2),
     "attention_decode/time": Settings(trees=120, leaves=128, rate=0.2),
     "attention_prefill/time": Settings(trees=120, leaves=64, rate=0.2),
     "experts/time": Settings(trees=120, leaves=128, rate=0.2),

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.errors import PredictorError
-from pie_p.features import FAMILIES, FEATURES, MEETING, Columns, Family, family_rows, inputs
+from pie_p.features import FAMILIES, FAMILY_CODE, FEATURES, MEETING, Columns, Family, inputs
 from pie_p.kernels import KernelBook, Wanted
 from pie_p.operators import KINDS
 from pie_p.physics import AnyColumns, Floats, Roofline
@@ -32,7 +32,9 @@ from pie_p.units import DTYPES
 Target = Literal["time", "power"]
 MOST_BOOSTER_BYTES: Final = 64 << 20  # unpacked; ours have about one MB
 CODES: Final = frozenset({"dtype_code", "kv_dtype_code", "kind_code"})  # inputs that are names: known or not, never near
-UNBOUNDED: Final = frozenset({"kernel_code", "skew", "flop_rate", "byte_rate"})  # inputs that say nothing about a profiled range
+UNBOUNDED: Final = frozenset(
+    {"kernel_code", "skew", "windowed", "flop_rate", "byte_rate"}
+)  # inputs that say nothing about a profiled range
 USUAL_SKEW: Final = 1.01  # tokens over experts as a power law of this exponent: the mildest uneven spread that was profiled
 RANGE_SLACK: Final = 0.02  # octaves, 1.4 %: a mean over a batch is not yet another shape
 MOST_SHARE: Final = 1.05  # of the room: what a meter was seen to read above the limit
@@ -86,16 +88,15 @@ class FamilyRegressor:
     book: KernelBook
     fade: float | None = None  # octaves outside the range over which the correction fades to none; None: it is held
 
-    def time_s(self, columns: Columns, roofline: Roofline) -> Floats:
-        """Seconds per call of rows of this family, their kernels' codes set."""
-        return self.answer(columns, roofline)[0]
-
-    def answer(self, columns: Columns, roofline: Roofline) -> tuple[Floats, Floats]:
-        """Seconds per call, and octaves outside the profiled range, of rows of this family."""
+    def ratio(self, columns: Columns) -> tuple[Floats, Floats]:
+        """Log ratio of time to the base, and octaves outside the profiled range, of rows of this family with their kernels' codes [-]."""
         matrix = inputs(columns, self.features["time"])
         outside = self._outside(matrix)
-        ratio = self.boosters["time"].forest.predict(matrix)
-        return np.asarray(roofline.time_s(columns) * np.exp(ratio * self.trust(outside))), outside
+        return self.boosters["time"].forest.predict(matrix) * self.trust(outside), outside
+
+    def time_s(self, columns: Columns, roofline: Roofline) -> Floats:
+        """Seconds per call of such rows."""
+        return np.asarray(roofline.time_s(columns) * np.exp(self.ratio(columns)[0]))
 
     def share(self, columns: Columns, time_s: Floats) -> Floats:
         """Share of the room between active idle and limit that rows of this family draw, each running again and again [-]."""
@@ -113,7 +114,10 @@ class FamilyRegressor:
         beyond = np.zeros(len(matrix))
         for values, name in zip(matrix.T, self.features["time"], strict=True):
             if name in self.known:
-                beyond[~np.isin(values, self.known[name])] = np.inf
+                known = np.zeros(len(values), dtype=bool)
+                for code in self.known[name]:
+                    known |= values == code
+                beyond[~known] = np.inf
             elif name in self.ranges:
                 least, most = self.ranges[name]
                 beyond = np.maximum(beyond, np.maximum(least - values, values - most) - RANGE_SLACK)
@@ -145,14 +149,17 @@ class OperatorRegressors:
 
     def answer(self, columns: Columns, places: Places, law: PowerLaw) -> Learned:
         """Time and power of every row; those no family answers for follow the roofline and the law."""
+        columns = {**columns, "eager": np.zeros(len(columns["kind_code"]))}  # kernels as in a graph; what the host adds is the clock's
         time_s, outside = self.roofline.time_s(columns), np.zeros(len(columns["kind_code"]), dtype=bool)
         shares: list[tuple[NDArray[np.int64], Floats]] = []
+        families = FAMILY_CODE[columns["kind_code"]]
         for family, regressor in self.families.items():
-            rows = family_rows(columns, family)
+            rows = np.flatnonzero(families == FAMILIES.index(family))
             if not len(rows):
                 continue
             own = expected(picked(columns, rows), places, rows, regressor.book)
-            time_s[rows], beyond = self._family(regressor, own, places, rows)
+            ratio, beyond = regressor.ratio(own) if family not in MEETING else _faster(regressor, own, places, rows)
+            time_s[rows] *= np.exp(ratio)
             outside[rows] = beyond > 0
             if "power" in regressor.boosters:
                 known = np.isfinite(beyond)
@@ -163,14 +170,15 @@ class OperatorRegressors:
             demand[rows] = unbent(share, most[rows], knee=law.knee)
         return Learned(time_s, demand, outside)
 
-    def _family(self, regressor: FamilyRegressor, own: Columns, places: Places, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        time_s, outside = regressor.answer(own, self.roofline)
-        if regressor.family not in MEETING:
-            return time_s, outside
-        library = regressor.time_s(expected(own, places, rows, regressor.book, engine="nccl"), self.roofline)
-        meeting = own["group_size"] > 1
-        faster = np.where(np.isnan(own["kernel_code"]), library, np.fmin(time_s, library))  # an engine takes the faster of its own and NCCL
-        return np.where(meeting, faster, 0.0), np.where(meeting, outside, 0.0)
+
+def _faster(regressor: FamilyRegressor, own: Columns, places: Places, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Log ratio and octaves outside of collectives: an engine takes the faster of its own kernel and NCCL's."""
+    library = expected(own, places, rows, regressor.book, engine="nccl")["kernel_code"]
+    both = {name: np.concatenate([values, values]) for name, values in own.items()}
+    both["kernel_code"] = np.concatenate([np.where(np.isnan(own["kernel_code"]), library, own["kernel_code"]), library])
+    ratio, outside = regressor.ratio(both)
+    meeting = own["group_size"] > 1
+    return np.where(meeting, np.minimum(ratio[: len(rows)], ratio[len(rows) :]), 0.0), np.where(meeting, outside[: len(rows)], 0.0)
 
 
 def picked(columns: AnyColumns, rows: NDArray[Any]) -> Columns:
@@ -192,7 +200,7 @@ def expected(columns: Columns, places: Places, rows: NDArray[np.int64], book: Ke
     keys, inverse = np.unique(key + columns["kv_dtype_code"], return_inverse=True)
     codes = np.array([book.default(_wanted(int(key), places, engine)) for key in keys])
     count = len(rows)
-    return {**columns, "kernel_code": codes[inverse], "skew": np.full(count, USUAL_SKEW), "eager": np.zeros(count)}
+    return {**columns, "kernel_code": codes[inverse], "skew": np.full(count, USUAL_SKEW), "windowed": np.zeros(count)}
 
 
 def _wanted(key: int, places: Places, engine: str | None) -> Wanted:

@@ -65,18 +65,33 @@ class Forest:
         return answer
 
     def _some(self, values: NDArray[np.float32]) -> NDArray[np.float64]:
-        rows, words = values.shape[1], self.leaf_values.shape[1] // WORD
-        alive = np.full((rows, self.trees, words), ALL)
-        for value, thresholds, survivors in zip(values, self.thresholds, self.survivors, strict=True):
-            if len(thresholds):
-                place = np.searchsorted(thresholds, value, side="right")
-                place[np.isnan(value)] = len(thresholds) + 1
-                alive &= survivors[place]
+        rows = values.shape[1]
+        alive = self._alive(values)
         leaf = lowest_bit(alive)
         terms = np.empty((rows, self.trees + 1), dtype=np.float32)
         terms[:, 0] = self.base
         terms[:, 1:] = self.leaf_values.ravel()[leaf + np.arange(self.trees) * self.leaf_values.shape[1]]
         return np.add.accumulate(terms, axis=1)[:, -1].astype(np.float64)  # in XGBoost's order and precision: the same number
+
+    def _alive(self, values: NDArray[np.float32]) -> NDArray[np.uint64]:
+        """(rows, trees, words): bits of the leaves that no test rules out. A feature in which all rows agree is looked up once."""
+        missing = np.isnan(values)
+        gaps: NDArray[np.bool_] = np.any(missing, axis=1)
+        common = np.full((self.trees, self.leaf_values.shape[1] // WORD), ALL)
+        apart: list[NDArray[np.uint64]] = []
+        for number, (thresholds, survivors) in enumerate(zip(self.thresholds, self.survivors, strict=True)):
+            if not len(thresholds):
+                continue
+            place = thresholds.searchsorted(values[number], side="right")
+            if gaps[number]:
+                place[missing[number]] = len(thresholds) + 1
+            if (place == place[0]).all():
+                common &= survivors[place[0]]
+            elif apart:
+                apart[0] &= survivors[place]
+            else:
+                apart.append(survivors[place])
+        return apart[0] & common if apart else np.tile(common, (values.shape[1], 1, 1))
 
 
 def lowest_bit(words: NDArray[np.uint64]) -> NDArray[np.int64]:
@@ -85,12 +100,13 @@ def lowest_bit(words: NDArray[np.uint64]) -> NDArray[np.int64]:
     >>> lowest_bit(np.array([[0, 4], [8, 1]], dtype=np.uint64)).tolist()
     [66, 3]
     """
-    low = words & (~words + np.uint64(1))
-    place = np.frexp(low.astype(np.float64))[1].astype(np.int64) - 1  # -1 where the word is empty
-    found = place[..., -1] + (words.shape[-1] - 1) * WORD
+    first = words[..., -1]
+    offset = np.full(first.shape, (words.shape[-1] - 1) * WORD, dtype=np.int64)
     for word in range(words.shape[-1] - 2, -1, -1):
-        found = np.where(place[..., word] >= 0, place[..., word] + word * WORD, found)
-    return np.asarray(found)
+        here = words[..., word] != 0
+        first, offset = np.where(here, words[..., word], first), np.where(here, word * WORD, offset)
+    low = first & (~first + np.uint64(1))
+    return np.asarray(np.frexp(low.astype(np.float64))[1] + (offset - 1), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
