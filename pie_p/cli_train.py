@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
 from pie_p.console import print_json, progress
 
-Learn = Literal["auto", "operators", "end-to-end"]
+Learn = Literal["auto", "operators", "profile", "end-to-end"]
 
 
 def train_predictor(
     profiles: Annotated[list[Path], typer.Argument(help="Profile folders, from pie-p import or pie-p profile.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the predictor.")],
     name: Annotated[str, typer.Option(help="Its name, shown in every answer.")] = "own",
-    learn: Annotated[str, typer.Option(help="operators (boosters), end-to-end (fitted physics), auto: what they hold.")] = "auto",
+    learn: Annotated[
+        str, typer.Option(help="operators (boosters), profile (and waits), end-to-end (fitted physics), auto: what they hold.")
+    ] = "auto",
+    time_only: Annotated[bool, typer.Option(help="For a cluster without power meters: times from there, power as it is known.")] = False,
     seed: Annotated[int, typer.Option(help="Of the split and the boosters.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learn a predictor from profiles."""
     from pie_p.errors import InputError
     from pie_p.features import FAMILIES
-    from pie_p.training import has_end_to_end, train, train_end_to_end
+    from pie_p.profile_constants import constants_of
+    from pie_p.training import has_end_to_end, has_waits, train, train_end_to_end
 
-    if learn not in ("auto", "operators", "end-to-end"):
-        raise InputError(f"learn = {learn!r} is not known; allowed: auto, operators, end-to-end")
-    fitted = learn == "end-to-end" or (learn == "auto" and has_end_to_end(profiles))
+    if learn not in get_args(Learn):
+        raise InputError(f"learn = {learn!r} is not known; allowed: {', '.join(get_args(Learn))}")
+    own = learn == "profile" or (learn == "auto" and has_waits(profiles))
+    fitted = learn == "end-to-end" or (learn == "auto" and not own and has_end_to_end(profiles))
+    if time_only and fitted:
+        raise InputError("--time-only learns times of operators; an end-to-end fit needs power: give --learn operators or profile")
     with progress("train", quiet=as_json) as show:
         constants = train_end_to_end(profiles, progress=show) if fitted else None
         families = () if learn == "end-to-end" else FAMILIES
-        manifest = train(profiles, out, name=name, seed=seed, families=families, end_to_end=constants, progress=show)
+        measured = constants_of(profiles, time_only=time_only) if own else None
+        manifest = train(
+            profiles,
+            out,
+            name=name,
+            seed=seed,
+            families=families,
+            end_to_end=constants,
+            constants=measured,
+            time_only=time_only,
+            progress=show,
+        )
     rows = [row.model_dump(mode="json") for row in manifest.errors]
     if as_json:
         print_json({"out": str(out), "name": manifest.name, "families": sorted(manifest.families), "errors": rows})

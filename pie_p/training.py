@@ -17,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.end_to_end_training import EndToEnd, train_end_to_end
+from pie_p.engine import ENGINES
 from pie_p.errors import ProfileError
 from pie_p.examples import Examples, family_examples
 from pie_p.features import FAMILIES, MEETING, Family
+from pie_p.fitting import Physics
 from pie_p.learning import SETTINGS, Settings, learn_family, power_rows, profiled_power_w, profiled_time_s
 from pie_p.model_files import ErrorRow, FamilyEntry, PredictorManifest, TrainedOn, entry_of, file_of, save_predictor, stored_constants
 from pie_p.physics import Floats, Roofline
@@ -27,6 +29,7 @@ from pie_p.power import PowerLaw
 from pie_p.profile_manifest import load_manifest
 from pie_p.profiles import load_tables
 from pie_p.regressors import Booster, FamilyRegressor, Target
+from pie_p.serving import ServingCosts
 from pie_p.tables import TableName
 
 Progress = Callable[[str, int, int], None]  # (what is done, steps done, steps in all)
@@ -46,6 +49,9 @@ END_TO_END_NOTES: Final = (
     "fitted on H100 and B200 under vLLM 0.11.1 (time, power) and vLLM 0.5.4 (power); host costs of SGLang and TensorRT-LLM from times only",
     "never tested end to end: pipeline parallelism, several hosts, boards other than H100 and B200, batch below 8, prompts over 2,000",
     "fails on: attention-DP (one LLM, half as much energy as measured) and single B200 boards whose hosts were busy (GPQA runs)",
+)
+PROFILE_NOTES: Final = (
+    "shares, floors, demands, jitter and gaps are those of the profiles, which know no serving engine: they hold for every one",
 )
 UNSEEN: Final = {"llm": "LLM", "gpus": "GPU count", "gpu": "board", "dtype": "format", "range": "range of batches"}
 
@@ -68,6 +74,8 @@ def train(
     jobs: int = 2,
     families: Sequence[Family] = FAMILIES,
     end_to_end: EndToEnd | None = None,
+    constants: Physics | None = None,
+    time_only: bool = False,
     progress: Progress | None = None,
     settings: Mapping[str, Settings] = SETTINGS,
 ) -> PredictorManifest:
@@ -81,6 +89,8 @@ def train(
         jobs: threads; the result may depend on them.
         families: operators that boosters learn; none: the predictor is the fitted physics alone.
         end_to_end: constants and intervals that travel with the predictor (`train_end_to_end`); default the priors, and no interval.
+        constants: measured by the profiles themselves (`profile_constants.constants_of`), in place of the priors; not beside `end_to_end`.
+        time_only: boosters learn times alone, for profiles of a cluster without power meters; power follows the law.
         progress: called after every step.
         settings: of the boosters.
 
@@ -90,9 +100,11 @@ def train(
     Raises:
         ProfileError: a profile that cannot be read, or none with enough operator rows.
     """
-    base, law = (end_to_end.roofline, end_to_end.power) if end_to_end else (Roofline(), PowerLaw())
-    trained = _train_families(profiles, base, law, families=families, seed=seed, jobs=jobs, settings=settings, progress=progress)
-    if not trained and end_to_end is None:
+    base, law, serving = _base(end_to_end, constants)
+    trained = _train_families(
+        profiles, base, law, families=families, seed=seed, jobs=jobs, settings=settings, power=not time_only, progress=progress
+    )
+    if not trained and end_to_end is None and constants is None:
         raise ProfileError(f"no profile of {', '.join(map(str, profiles)) or 'none given'} has {LEAST_ROWS} operator rows of one family")
     manifest = PredictorManifest(
         name=name,
@@ -101,10 +113,10 @@ def train(
         profiles=tuple(_trained_on(profile) for profile in profiles),
         seed=seed,
         split=f"{HELD_OUT:.0%} of rows, drawn with the seed, held out of training and scored once",
-        notes=(*(END_TO_END_NOTES if end_to_end else ()), *(NOTES if trained else ())),
+        notes=(*(END_TO_END_NOTES if end_to_end else ()), *(PROFILE_NOTES if constants else ()), *(NOTES if trained else ())),
         roofline=stored_constants(base),
         power=stored_constants(law),
-        serving={engine: stored_constants(costs) for engine, costs in sorted(end_to_end.serving.items())} if end_to_end else {},
+        serving={engine: stored_constants(costs) for engine, costs in sorted(serving.items())},
         intervals=end_to_end.intervals.to_plain() if end_to_end else {},
         families={family: _entry(one, settings) for family, one in trained.items()},
         errors=(*_end_to_end_errors(end_to_end), *(row for one in trained.values() for row in one.errors)),
@@ -114,6 +126,20 @@ def train(
     if progress is not None:
         progress(f"saved {name}", len(families) + 1, len(families) + 1)
     return manifest
+
+
+def _base(end_to_end: EndToEnd | None, constants: Physics | None) -> tuple[Roofline, PowerLaw, Mapping[str, ServingCosts]]:
+    """The constants that travel with a predictor; those of profiles hold for any engine, because none was profiled."""
+    if end_to_end is not None:
+        return end_to_end.roofline, end_to_end.power, end_to_end.serving
+    if constants is not None:
+        return constants.roofline, constants.power, {engine.name: constants.costs for engine in ENGINES}
+    return Roofline(), PowerLaw(), {}
+
+
+def has_waits(profiles: Sequence[str | Path]) -> bool:
+    """Whether any profile holds measured waits, as ours do and imported ones do not."""
+    return any(load_manifest(profile).rows("waits") for profile in profiles)
 
 
 def has_end_to_end(profiles: Sequence[str | Path]) -> bool:
@@ -130,6 +156,7 @@ def _train_families(
     seed: int,
     jobs: int,
     settings: Mapping[str, Settings],
+    power: bool,
     progress: Progress | None,
 ) -> dict[Family, Trained]:
     names: tuple[TableName, ...] = ("operators", "collectives")
@@ -138,16 +165,18 @@ def _train_families(
     for done, family in enumerate(families, start=1):
         examples = family_examples(tables["collectives" if family in MEETING else "operators"], family)
         if len(examples) >= LEAST_ROWS:
-            trained[family] = _train_family(examples, base, law, seed=seed, jobs=jobs, settings=settings)
+            trained[family] = _train_family(examples, base, law, seed=seed, jobs=jobs, settings=settings, power=power)
         if progress is not None:
             progress(f"{family}: {len(examples)} rows", done, len(families) + 1)
     return trained
 
 
-def _train_family(examples: Examples, base: Roofline, law: PowerLaw, *, seed: int, jobs: int, settings: Mapping[str, Settings]) -> Trained:
+def _train_family(
+    examples: Examples, base: Roofline, law: PowerLaw, *, seed: int, jobs: int, settings: Mapping[str, Settings], power: bool
+) -> Trained:
     held = held_out(len(examples), seed=seed)
     teach, test = examples.select(~held), examples.select(held)
-    regressor = learn_family(teach, base, seed=seed, jobs=jobs, settings=settings)
+    regressor = learn_family(teach, base, seed=seed, jobs=jobs, power=power, settings=settings)
     rows = {target: len(teach) if target == "time" else len(power_rows(teach)) for target in regressor.boosters}
     return Trained(regressor=regressor, rows=rows, errors=_errors(regressor, test, base, law))
 

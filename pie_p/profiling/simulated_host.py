@@ -1,15 +1,16 @@
 """A simulated host of GPUs with a known law, whose form is not the predictor's: what a profile of it should give back can be worked out.
 
 Time of a kernel: launch + the 4-norm of its compute and its memory time (both partly hidden behind each other), where the reached share of
-the peak grows with the work, `work / (work + half)`. Power: idle + room x (1 - exp(-1.6 u)), u from what the time leaves of both rates.
-Collectives: `latency x (g - 1)^0.7 + payload x (g - 1) / g x c / bandwidth`. Jitter of kernels is log-normal, and waits follow from it.
+the peak grows with the work, `work / (work + half)`. Power: idle + half the room x (u + 0.05)^0.8, u from what the time leaves of both
+rates; it stays below the limit, because how a limit binds is another question. Collectives: `latency x (g - 1)^0.7 + moved / bandwidth`, at
+the power of waiting + 90 W x (link use)^0.8. Jitter of work is log-normal, and waits at meetings follow from it; besides there is a gap
+after every kernel and one after every step.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
@@ -22,8 +23,6 @@ from pie_p.profiling.samples import Floats
 from pie_p.profiling.sampling import SimulatedSampler
 from pie_p.profiling.simulated_meter import Artefacts, SimulatedMeter
 from pie_p.profiling.window import MeterTiming
-
-PASSES: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "send_recv": 2.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +37,14 @@ class SimulatedGpu:
     wait_w: float = 140.0  # spinning in a collective
     limit_w: float = 700.0
     launch_s: float = 2.5e-6
-    jitter: float = 0.03  # standard deviation of the logarithm of a kernel's time
+    jitter: float = 0.03  # standard deviation of the logarithm of a rank's work between two meetings
+    gap_s: float = 1.2e-6  # between kernels
+    host_s: float = 0.9e-3  # between steps
 
     def time_s(self, operator: Operator) -> float:
         """True mean time of one call [s]."""
         if operator.kind in COLLECTIVES:
-            others = max(1, operator.group_size - 1)
-            moved = operator.payload_bytes * others / operator.group_size * PASSES[operator.kind]
-            return self.link_latency_s * math.pow(others, 0.7) + moved / self.link_bytes_per_s
+            return self.link_latency_s * math.pow(max(1, operator.group_size - 1), 0.7) + moved_bytes(operator) / self.link_bytes_per_s
         compute_s = (operator.flops + 2e9) / (0.82 * self.peak_flops_per_s) if operator.flops else 0.0
         memory_s = (operator.hbm_bytes + 1e6) / (0.91 * self.hbm_bytes_per_s)
         return float(self.launch_s + (compute_s**4 + memory_s**4) ** 0.25)
@@ -53,17 +52,27 @@ class SimulatedGpu:
     def power_w(self, operator: Operator) -> float:
         """True power while it runs [W]."""
         if operator.kind in COLLECTIVES:
-            busy = operator.payload_bytes / (operator.payload_bytes + 4e6)
-            return self.wait_w + 90.0 * busy
+            reached = moved_bytes(operator) / self.time_s(operator) / self.link_bytes_per_s
+            return self.wait_w + 90.0 * math.pow(reached, 0.8)
         time_s = self.time_s(operator)
         used = operator.flops / time_s / self.peak_flops_per_s + 0.6 * operator.hbm_bytes / time_s / self.hbm_bytes_per_s
-        return self.idle_w + (self.limit_w - self.idle_w) * (1 - math.exp(-1.6 * (used + 0.05)))
+        return self.idle_w + 0.5 * (self.limit_w - self.idle_w) * math.pow(used + 0.05, 0.8)
 
     def waits_s(self, operator: Operator, group_size: int, *, meetings: int, seed: int = 0) -> Floats:
         """Waits of each rank at meetings after `operator`: rows are meetings, columns ranks [s]."""
         chance = np.random.default_rng([seed, group_size])
         arrival_s = self.time_s(operator) * np.exp(chance.normal(0.0, self.jitter, (meetings, group_size)))
         return np.asarray(arrival_s.max(axis=1, keepdims=True) - arrival_s, dtype=np.float64)
+
+
+def moved_bytes(operator: Operator) -> float:
+    """What one rank moves in a collective, the switch reducing [B]."""
+    others, payload = operator.group_size - 1, operator.payload_bytes
+    if operator.kind == "all_gather":
+        return payload * others
+    if operator.kind in ("all_reduce", "send_recv"):
+        return payload
+    return payload * others / operator.group_size
 
 
 class SimulatedKernel(Workload):
