@@ -23,7 +23,7 @@ from pie_p.units import DTYPES
 from pie_p.workload import LengthDistribution, OutputTokens
 
 # Checkpoints of one pre-trained shape that differ in training only: one group, or an unseen LLM would have been seen.
-SAME_BASE: Final = {"llama-3.3-70b": "llama-3.1-70b", "qwen3-coder-30b-a3b": "qwen3-30b-a3b"}
+SAME_BASE: Final = {"deepseek-r1": "deepseek-v3", "llama-3.3-70b": "llama-3.1-70b", "qwen3-coder-30b-a3b": "qwen3-30b-a3b"}
 
 # First word of a catalogue name -> family, where the two differ.
 FAMILIES: Final = {"codellama": "llama", "vicuna": "llama", "codegemma": "gemma", "mixtral": "mistral", "nemotron": "nemotron"}

@@ -62,7 +62,7 @@ def train_end_to_end(profiles: Sequence[str | Path], *, progress: Progress | Non
     left = {name: _left_out(runs, assembly, usable, main, groups, tell, name) for name, groups in _splits(runs, main).items()}
     serving = {str(engine[main][0]): whole.costs, **_other_engines(runs, engine, main, whole.roofline)}
     tell("host costs of other engines")
-    intervals = Intervals(widths=_widths(left, runs, main), domain=Domain.of(runs.take(main).cases))
+    intervals = Intervals(widths=_widths(left, runs), domain=Domain.of(runs.take(main).cases))
     tell("intervals")
     errors = {name: {target: ratio[np.isfinite(ratio)] - 1.0 for target, ratio in of.items()} for name, of in left.items()}
     return EndToEnd(roofline=whole.roofline, power=whole.power, serving=serving, intervals=intervals, errors=errors, left_out=runs.left_out)
@@ -148,10 +148,10 @@ def _other_engines(runs: MeasuredRuns, engine: NDArray[Any], main: Mask, rooflin
     return costs
 
 
-def _widths(left: Mapping[str, Mapping[str, Floats]], runs: MeasuredRuns, main: Mask) -> dict[str, dict[str, tuple[float, ...]]]:
+def _widths(left: Mapping[str, Mapping[str, Floats]], runs: MeasuredRuns) -> dict[str, dict[str, tuple[float, ...]]]:
     widths: dict[str, dict[str, tuple[float, ...]]] = {}
     for target in ("energy", "time", "power"):
-        kinds = {name: _width(answers[target], runs.base, main) for name, answers in left.items()}
+        kinds = {name: _width(answers[target], runs.base, ~runs.attention_dp) for name, answers in left.items()}
         attention_dp = runs.attention_dp & np.isfinite(left["llm"][target])
         if attention_dp.any():
             kinds["attention_dp"] = _width(left["llm"][target], runs.base, attention_dp)

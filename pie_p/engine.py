@@ -23,6 +23,7 @@ class Engine:
         chunk_tokens: tokens one step may hold before a prompt is cut into chunks [-].
         graph_sequences: largest decode batch replayed as one CUDA graph; above it kernels are launched one by one [-].
         expert_exchange: how attention-DP ranks hand tokens to experts.
+        pads: attention-DP ranks all compute as much as the fullest one (vLLM 0.11: its runs cost a stall per prompt that grows with dp).
     """
 
     name: str
@@ -30,6 +31,7 @@ class Engine:
     chunk_tokens: int
     graph_sequences: int
     expert_exchange: Literal["gather", "all_to_all"]
+    pads: bool = False  # attention-DP ranks all compute as much as the fullest one
 
     def __str__(self) -> str:
         return f"{self.name}=={self.version}"
@@ -41,8 +43,8 @@ VERSION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})*(\.?(rc|post|dev|a|b)[0-9
 # 512 with chunking before), "CUDA graphs" (capture sizes up to 512; 256 before 0.10); SGLang "Server Arguments" (chunked-prefill-size 8192,
 # cuda-graph-max-bs 160 to 512 by memory); TensorRT-LLM "Useful Runtime Options" (max_num_tokens 8192, CUDA graphs up to max_batch_size).
 ENGINES: Final[tuple[Engine, ...]] = (
-    Engine(name="vllm", version="0.5.4", chunk_tokens=8192, graph_sequences=256, expert_exchange="gather"),
-    Engine(name="vllm", version="0.11.1", chunk_tokens=8192, graph_sequences=512, expert_exchange="gather"),
+    Engine(name="vllm", version="0.5.4", chunk_tokens=8192, graph_sequences=256, expert_exchange="gather", pads=True),
+    Engine(name="vllm", version="0.11.1", chunk_tokens=8192, graph_sequences=512, expert_exchange="gather", pads=True),
     Engine(name="sglang", version="0.5.9", chunk_tokens=8192, graph_sequences=512, expert_exchange="all_to_all"),
     Engine(name="trtllm", version="1.3.0rc15", chunk_tokens=8192, graph_sequences=2048, expert_exchange="all_to_all"),
 )

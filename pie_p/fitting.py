@@ -30,6 +30,8 @@ ROOFLINE_WIDTHS: Final[dict[str, float]] = {
     "activation_share": 0.3,
     "flop_share": 0.06,
     "expert_flop_share": 0.15,
+    "byte_flop_share": 0.1,
+    "byte_expert_flop_share": 0.15,
     "low_flop_share": 0.1,
     "low_expert_flop_share": 0.15,
     "attention_flop_share": 0.15,
@@ -89,7 +91,8 @@ def seconds_per_token(assembly: Assembly, clock: Clock) -> tuple[Floats, Floats]
     count = len(assembly.cases)
     lives = assembly.decode_steps + assembly.prefill_steps
     tokens = np.array([plan.output_tokens for plan in assembly.schedules])
-    whole = np.bincount(assembly.step_case, weights=lives * clock.step_s, minlength=count)
+    crowding = np.array([plan.crowding for plan in assembly.schedules])
+    whole = crowding * np.bincount(assembly.step_case, weights=lives * clock.step_s, minlength=count)
     return whole / np.maximum(tokens, 1e-9), clock.step_s[_last_steps(assembly)]
 
 

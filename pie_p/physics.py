@@ -18,6 +18,8 @@ from pie_p.operators import COLLECTIVES, KINDS
 
 REFERENCE_BYTES_PER_S: Final = 3.35e12  # HBM bandwidth of the H100 SXM, the board the shares are stated for [B/s]
 _MOVES_BYTES: Final[NDArray[np.bool_]] = np.array([kind in COLLECTIVES for kind in KINDS])  # by kind code
+BYTE_FLOPS_PER_S: Final = 1.979e15  # peak of the H100 SXM at 8 bits, the board the 8-bit shares are stated for [FLOP/s]
+FOUR_BITS: Final = DTYPE_CODE["int4"]  # formats from here on have 4 bits
 LOW_PRECISION: Final = DTYPE_CODE["fp8"]  # formats from here on have 8 bits or fewer
 
 Floats = NDArray[np.float64]
@@ -48,7 +50,11 @@ class Roofline:
     activation_share: float = 0.60  # same, norms and element-wise work
     flop_share: float = 0.68  # of peak FLOP/s, dense GEMM
     expert_flop_share: float = 0.37  # same, grouped GEMMs
-    low_flop_share: float = 0.48  # same, dense GEMM with weights of 8 bits or fewer, of the peak of the format it computes in
+    byte_flop_share: float = 0.55  # same, dense GEMM with 8-bit weights on a board of 1.98e15 FLOP/s at 8 bits (H100, H200)
+    byte_expert_flop_share: float = 0.38  # same, grouped GEMMs
+    byte_exponent: float = 0.2  # how the dense share falls with that peak
+    byte_expert_exponent: float = 1.05  # how the grouped share falls: block-scaled B200 tables reach no more FLOP/s than H200's
+    low_flop_share: float = 0.48  # same, dense GEMM with 4-bit weights, of the peak of the format it computes in
     low_expert_flop_share: float = 0.16  # same, grouped GEMMs with such weights
     attention_flop_share: float = 0.60  # same, attention over a prompt
     size_exponent: float = 0.10  # shares fall with this power of bandwidth over the reference board's: wider boards are harder to fill
@@ -68,12 +74,12 @@ class Roofline:
         """Times at the achievable peaks, apart [s]."""
         kind = columns["kind_code"]
         experts, prefill = kind == KIND_CODE["experts"], kind == KIND_CODE["attention_prefill"]
-        low = columns["dtype_code"] >= LOW_PRECISION
-        flop_share = np.where(
-            experts,
-            np.where(low, self.low_expert_flop_share, self.expert_flop_share),
-            np.where(prefill, self.attention_flop_share, np.where(low, self.low_flop_share, self.flop_share)),
-        )
+        bits = [columns["dtype_code"] >= FOUR_BITS, columns["dtype_code"] >= LOW_PRECISION]
+        fall = BYTE_FLOPS_PER_S / columns["peak_flops_per_s"]
+        dense_share = np.select(bits, [self.low_flop_share, self.byte_flop_share * fall**self.byte_exponent], self.flop_share)
+        byte_expert_share = np.minimum(self.byte_expert_flop_share * fall**self.byte_expert_exponent, 0.6)
+        expert_share = np.select(bits, [self.low_expert_flop_share, byte_expert_share], self.expert_flop_share)
+        flop_share = np.where(experts, expert_share, np.where(prefill, self.attention_flop_share, dense_share))
         compute_s = columns["flops"] / (flop_share * columns["peak_flops_per_s"])
         rest = columns["hbm_bytes"] - columns["weight_bytes"] - columns["kv_bytes"]
         moved = (
