@@ -30,9 +30,9 @@ def unmetered_bench(_rank: Rank | None = None) -> Bench:
 def simulated_rank_bench(rank: Rank) -> Bench:
     """A simulated board for a rank that computes on the CPU: it draws `SIMULATED_W`, and 5 W more for each rank before it.
 
-    The meter is ten times quicker than that of an A6000 and sees all of the time as that one does, so a run of half a second is enough.
+    The meter is twenty-five times quicker than that of an A6000 and sees all of the time as that one does, so half a second is enough.
     """
-    shown = Artefacts(period_s=0.010, window_s=0.010)
+    shown = Artefacts(period_s=0.004, window_s=0.004)
     board = Timeline(idle_w=75.0)
     clock = MonotonicClock()
     meter = SimulatedMeter(board, clock, artefacts=shown, uuid=f"SIM-{rank.index}")
