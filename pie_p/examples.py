@@ -7,7 +7,6 @@ were spread over experts, and whether the host launched the kernel or a graph di
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -83,7 +82,18 @@ def family_examples(table: Table, family: Family) -> Examples:
     columns["skew"] = np.fromiter((_skew(text) for text in part["detail"]), dtype=np.float64, count=part.rows)
     columns["windowed"] = np.fromiter((float("window=" in text) for text in part["detail"]), dtype=np.float64, count=part.rows)
     columns["eager"] = np.fromiter((float("eager" in text) for text in part["kernel_source"]), dtype=np.float64, count=part.rows)
-    return Examples(family=family, columns=columns, time_s=part["time_s"], power_w=part["power_w"], label=_labels(part), gpu=part["gpu"])
+    found = Examples(family=family, columns=columns, time_s=part["time_s"], power_w=part["power_w"], label=_labels(part), gpu=part["gpu"])
+    return found.select(_once(found))
+
+
+def _once(examples: Examples) -> NDArray[np.int64]:
+    """Rows without those that repeat an earlier one in kernel, board, shape and time: two profiles may hold one file, one without power."""
+    names = np.unique(examples.label.astype(str), return_inverse=True)[1], np.unique(examples.gpu.astype(str), return_inverse=True)[1]
+    codes = [*names, *(examples.columns[name] for name in ("kind_code", "dtype_code", "kv_dtype_code"))]
+    shape = (examples.columns[name] for name in (*COUNTS, "skew"))
+    table = np.ascontiguousarray(np.column_stack([*codes, *shape, examples.time_s]), dtype=np.float64)
+    as_bytes = table.view(f"V{8 * table.shape[1]}").ravel()
+    return np.sort(np.unique(as_bytes, return_index=True)[1])
 
 
 def _hardware(part: Table, columns: Columns) -> Columns:
@@ -159,16 +169,3 @@ def learn_book(examples: Examples, roofline: Roofline) -> KernelBook:
 
 def _name(codes: dict[str, int], code: int) -> str:
     return next(name for name, own in codes.items() if own == code)
-
-
-def concat(parts: Sequence[Examples]) -> Examples:
-    """Examples of one family, one below the other."""
-    first = parts[0]
-    return Examples(
-        family=first.family,
-        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in first.columns},
-        time_s=np.concatenate([part.time_s for part in parts]),
-        power_w=np.concatenate([part.power_w for part in parts]),
-        label=np.concatenate([part.label for part in parts]),
-        gpu=np.concatenate([part.gpu for part in parts]),
-    )

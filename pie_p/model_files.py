@@ -13,13 +13,14 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from pie_p.errors import PredictorError, did_you_mean
 from pie_p.features import FAMILIES, Family
 from pie_p.intervals import Intervals
 from pie_p.kernels import KernelBook, Use
-from pie_p.physics import Roofline
+from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
 from pie_p.regressors import Booster, FamilyRegressor, OperatorRegressors, Target, check_features
 from pie_p.serving import ServingCosts
@@ -68,6 +69,32 @@ class ErrorRow(_Frozen):
     median: float  # of the absolute relative error [-]
     p90: float  # 90th percentile of it [-]
     bias: float  # mean relative error [-]
+
+
+def error_row(predicted: Floats, measured: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
+    """Relative errors of one target, summed up.
+
+    >>> row = error_row(np.array([1.1, 0.8]), np.ones(2), family="linear", target="time", regressor="x", split="y")
+    >>> round(row.mape, 3), round(row.bias, 3)
+    (0.15, -0.05)
+    """
+    return summed_errors(predicted / measured - 1.0, family=family, target=target, regressor=regressor, split=split)
+
+
+def summed_errors(relative: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
+    """The same from relative errors [-]."""
+    size = np.abs(relative)
+    return ErrorRow(
+        family=family,
+        target=target,
+        regressor=regressor,
+        split=split,
+        rows=len(relative),
+        mape=float(size.mean()),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        bias=float(relative.mean()),
+    )
 
 
 class FamilyEntry(_Frozen):

@@ -23,8 +23,19 @@ from pie_p.examples import Examples, family_examples
 from pie_p.features import FAMILIES, MEETING, Family
 from pie_p.fitting import Physics
 from pie_p.learning import SETTINGS, Settings, learn_family, power_rows, profiled_power_w, profiled_time_s
-from pie_p.model_files import ErrorRow, FamilyEntry, PredictorManifest, TrainedOn, entry_of, file_of, save_predictor, stored_constants
-from pie_p.physics import Floats, Roofline
+from pie_p.model_files import (
+    ErrorRow,
+    FamilyEntry,
+    PredictorManifest,
+    TrainedOn,
+    entry_of,
+    error_row,
+    file_of,
+    save_predictor,
+    stored_constants,
+    summed_errors,
+)
+from pie_p.physics import Roofline
 from pie_p.power import PowerLaw
 from pie_p.profile_manifest import load_manifest
 from pie_p.profiles import load_tables
@@ -203,37 +214,12 @@ def _errors(regressor: FamilyRegressor, test: Examples, base: Roofline, law: Pow
     ]
 
 
-def error_row(predicted: Floats, measured: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
-    """Relative errors of one target, summed up.
-
-    >>> row = error_row(np.array([1.1, 0.8]), np.ones(2), family="linear", target="time", regressor="x", split="y")
-    >>> round(row.mape, 3), round(row.bias, 3)
-    (0.15, -0.05)
-    """
-    return _summary(predicted / measured - 1.0, family=family, target=target, regressor=regressor, split=split)
-
-
-def _summary(relative: Floats, *, family: str, target: str, regressor: str, split: str) -> ErrorRow:
-    size = np.abs(relative)
-    return ErrorRow(
-        family=family,
-        target=target,
-        regressor=regressor,
-        split=split,
-        rows=len(relative),
-        mape=float(size.mean()),
-        median=float(np.median(size)),
-        p90=float(np.quantile(size, 0.9)),
-        bias=float(relative.mean()),
-    )
-
-
 def _end_to_end_errors(end_to_end: EndToEnd | None) -> list[ErrorRow]:
     """Errors on runs of groups that the fit never saw, as the card shows them."""
     if end_to_end is None:
         return []
     return [
-        _summary(errors, family="end to end", target=target, regressor="fitted physics", split=f"unseen {UNSEEN[split]}")
+        summed_errors(errors, family="end to end", target=target, regressor="fitted physics", split=f"unseen {UNSEEN[split]}")
         for split, of in end_to_end.errors.items()
         for target, errors in of.items()
     ]
@@ -295,4 +281,4 @@ def _line(row: ErrorRow) -> str:
     return f"| {row.family} | {row.target} | {row.regressor} | {row.split} | {row.rows} | {figures} |"
 
 
-__all__ = ["Trained", "card", "error_row", "has_end_to_end", "held_out", "train", "train_end_to_end"]
+__all__ = ["Trained", "card", "has_end_to_end", "held_out", "train", "train_end_to_end"]
