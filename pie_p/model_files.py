@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pie_p import operators as ops
 from pie_p.errors import PredictorError, did_you_mean
-from pie_p.features import FAMILIES, Family
+from pie_p.features import FAMILIES, Family, featurize
+from pie_p.hardware import load_cluster
 from pie_p.intervals import Intervals
 from pie_p.kernels import KernelBook, Use
 from pie_p.physics import Floats, Roofline
@@ -128,6 +130,7 @@ class PredictorManifest(_Frozen):
     serving: dict[str, dict[str, float]] = {}
     intervals: dict[str, Any] = {}  # `Intervals.to_plain`; empty: none were tested
     families: dict[str, FamilyEntry]
+    base_s: tuple[float, ...] = ()  # the base's times of `probe_operators` when the families were learned [s]
     errors: tuple[ErrorRow, ...] = ()
     checksum: str = ""
 
@@ -238,13 +241,35 @@ def load_regressors(folder: str | Path, manifest: PredictorManifest) -> Operator
         PredictorError: one line with the file and what is wrong with it.
     """
     families: dict[Family, FamilyRegressor] = {}
+    roofline = constants(Roofline, manifest.roofline, folder)
     for family in FAMILIES:
         if family in manifest.families:
             families[family] = _family(Path(folder), family, manifest.families[family])
+    if manifest.base_s and not np.allclose(base_times_s(roofline), manifest.base_s, rtol=1e-6):
+        raise PredictorError(
+            f"{folder} corrects a physical base that this pie_p no longer has: train it again, or install {manifest.pie_p_version}"
+        )
     strange = set(manifest.families) - set(FAMILIES)
     if strange:
         raise PredictorError(f"{folder} has regressors for {min(strange)!r}; this pie_p knows {', '.join(FAMILIES)}")
-    return OperatorRegressors(roofline=constants(Roofline, manifest.roofline, folder), families=families)
+    return OperatorRegressors(roofline=roofline, families=families)
+
+
+def base_times_s(roofline: Roofline) -> tuple[float, ...]:
+    """Times of one operator of each learned kind on a board of the catalogue: what shows that the base's formulas are still the same [s]."""
+    probes = (
+        ops.linear("", tokens=100, in_features=4096, out_features=8192),
+        ops.lm_head("", tokens=8, width=4096, vocab=32000, dtype="fp8"),
+        ops.attention_decode("", sequences=16, context_tokens=1000, heads=32, kv_heads=8, head_dim=128),
+        ops.attention_prefill("", sequences=2, new_tokens=2000, cached_tokens=0, heads=32, kv_heads=8, head_dim=128),
+        ops.experts(
+            "", tokens=64, width=4096, intermediate=1024, total_experts=64, local_experts=64, top_k=4, gated=True, dtype="fp8"
+        ),
+        ops.all_reduce("", tokens=64, width=4096, group_size=4),
+        ops.all_to_all("", tokens=64, width=4096, group_size=8),
+    )  # fmt: skip
+    columns = featurize(probes, [load_cluster("h200-sxm-141gb")], np.zeros(len(probes), dtype=np.int64))
+    return tuple(roofline.time_s(columns).tolist())
 
 
 def _family(folder: Path, family: Family, entry: FamilyEntry) -> FamilyRegressor:

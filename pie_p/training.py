@@ -28,6 +28,7 @@ from pie_p.model_files import (
     FamilyEntry,
     PredictorManifest,
     TrainedOn,
+    base_times_s,
     entry_of,
     error_row,
     file_of,
@@ -130,6 +131,7 @@ def train(
         serving={engine: stored_constants(costs) for engine, costs in sorted(serving.items())},
         intervals=end_to_end.intervals.to_plain() if end_to_end else {},
         families={family: _entry(one, settings) for family, one in trained.items()},
+        base_s=base_times_s(base) if trained else (),
         errors=(*_end_to_end_errors(end_to_end), *(row for one in trained.values() for row in one.errors)),
     )
     files = {file_of(family, target): booster for family, one in trained.items() for target, booster in one.regressor.boosters.items()}
