@@ -15,10 +15,16 @@ def evaluate(
     profiles: Annotated[list[Path], typer.Argument(help="Profile folders with end-to-end rows, from pie-p import.")],
     docs: Annotated[Path | None, typer.Option(help="Folder to write accuracy.md and its pictures into.")] = None,
     ablations: Annotated[bool, typer.Option(help="Also refit without each term; most of the time goes there.")] = True,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Score operators instead: boosters beside physics, on every split.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of every random draw.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Score time, power and energy on groups that the fit never saw, beside simpler methods."""
+    if operators:
+        _evaluate_operators(profiles, docs=docs, seed=seed, as_json=as_json)
+        return
     from pie_p.accuracy_page import accuracy_page, write_accuracy
     from pie_p.scoring import evaluate_end_to_end
 
@@ -32,3 +38,19 @@ def evaluate(
         print_json(report.to_dict())
     elif docs is None:
         sys.stdout.write(accuracy_page(report))
+
+
+def _evaluate_operators(profiles: list[Path], *, docs: Path | None, seed: int, as_json: bool) -> None:
+    from pie_p.evaluation import evaluate_operators, operators_page
+    from pie_p.storage import write_atomically
+
+    with progress("evaluate operators", quiet=as_json) as show:
+        report = evaluate_operators(profiles, seed=seed, progress=show)
+    page = operators_page(report)
+    if docs is not None:
+        write_atomically(docs / "accuracy-operators.md", page.encode())
+        sys.stderr.write(f"written: {docs / 'accuracy-operators.md'}\n")
+    if as_json:
+        print_json(report.to_dict())
+    elif docs is None:
+        sys.stdout.write(page)

@@ -6,7 +6,7 @@ The times are priors with their source; a trained or calibrated predictor brings
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from pie_p.errors import UnknownNameError, did_you_mean
@@ -23,6 +23,7 @@ class Engine:
         chunk_tokens: tokens one step may hold before a prompt is cut into chunks [-].
         graph_sequences: largest decode batch replayed as one CUDA graph; above it kernels are launched one by one [-].
         expert_exchange: how attention-DP ranks hand tokens to experts.
+        asked: version that was asked for, where another one's figures stand in.
         pads: attention-DP ranks all compute as much as the fullest one (vLLM 0.11: its runs cost a stall per prompt that grows with dp).
     """
 
@@ -31,6 +32,7 @@ class Engine:
     chunk_tokens: int
     graph_sequences: int
     expert_exchange: Literal["gather", "all_to_all"]
+    asked: str = ""  # version that was asked for, where another one answers
     pads: bool = False  # attention-DP ranks all compute as much as the fullest one
 
     def __str__(self) -> str:
@@ -74,7 +76,8 @@ def load_engine(engine: str | Engine) -> Engine:
     if not VERSION.fullmatch(version):
         raise UnknownNameError(f"engine {shown(engine)} has no version I can order; give one like {known[-1]}")
     older = [one for one in known if _order(one.version) <= _order(version)]
-    return older[-1] if older else known[0]
+    found = older[-1] if older else known[0]
+    return found if found.version == version else replace(found, asked=version)
 
 
 def _order(version: str) -> tuple[int, ...]:

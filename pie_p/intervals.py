@@ -116,9 +116,9 @@ class Intervals:
     def in_domain(self, case: Case) -> list[str]:
         """Warnings for what lies outside; empty inside.
 
-        Each says what was not measured, and that the interval is widened.
+        Each says what was not measured, and that the interval is less certain; `spread` takes the widest that was measured for it.
         """
-        return [f"{found.text}: the interval is widened" for found in self.domain.outside(case)]
+        return [f"{found.text}: the interval is less certain" for found in self.domain.outside(case)]
 
     def to_plain(self) -> dict[str, Any]:
         """Plain data for a manifest."""

@@ -139,6 +139,12 @@ class Prediction:
         factor = exp(width_at(self.spread, level))
         return self.energy_j / factor, self.energy_j * factor
 
+    def _interval_dict(self) -> dict[str, float] | None:
+        if self.spread is None:
+            return None
+        low_j, high_j = self.interval(0.9)
+        return {"level": 0.9, "low_j": low_j, "high_j": high_j}
+
     @property
     def operators(self) -> list[OperatorEnergy]:
         """Every operator and wait with its time, power and energy; their energies add up to the GPU energy."""
@@ -223,6 +229,7 @@ class Prediction:
             "itl_s": self.itl_s,
             "time_per_token_s": self.time_per_token_s,
             "avg_power_w": self.avg_power_w,
+            "interval": self._interval_dict(),
             "power_limit_w": self.power_limit_w,
             "breakdown": self.breakdown.to_dict(),
             "prefill": self.prefill.to_dict(),

@@ -203,6 +203,8 @@ def _warnings(case: Case, working: Working) -> tuple[str, ...]:
         )
     if deployment.llm.max_context and longest > deployment.llm.max_context:
         texts.append(f"{longest:g} tokens are more than the {deployment.llm.max_context} that {deployment.llm.name} was trained for")
+    if deployment.engine.asked:
+        texts.append(f"{deployment.engine.name}=={deployment.engine.asked} was asked for; the costs are those of {deployment.engine}")
     texts += deployment.llm.notes
     texts += _unprofiled(working)
     return tuple(texts)

@@ -81,7 +81,7 @@ def _interval_line(p: Prediction) -> list[tuple[str, str, str]]:
     if p.spread is None:
         return []
     low, high = p.interval(0.9)
-    return [("  90 % interval", f"{quantity(low, 'J')} to {quantity(high, 'J')}", "holds for nine of ten LLMs never seen")]
+    return [("  90 % interval", f"{quantity(low, 'J')} to {quantity(high, 'J')}", "from errors on LLMs the fit never saw")]
 
 
 def prediction_table(prediction: Prediction) -> Table:

@@ -52,7 +52,7 @@ def test_json_has_the_keys_of_the_contract_and_echoes_what_was_asked(run: Any) -
     answer = json.loads(ran.out)
     assert (ran.code, ran.err) == (0, "")
     assert answer.keys() >= CONTRACT
-    assert answer.keys() - CONTRACT == ASKED | {"power_limit_w"}
+    assert answer.keys() - CONTRACT == ASKED | {"power_limit_w", "interval"}
     for name in ENERGIES:
         assert tuple(answer[name]) == PARTS
     assert set(answer["predictor"]) == {"name", "sha256"}
@@ -276,7 +276,7 @@ def test_doctor_names_every_extra_and_the_predictor(capsys: pytest.CaptureFixtur
 
 
 def test_train_says_what_is_allowed_and_what_is_missing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for words, named in ((["--learn", "all"], "auto, operators, end-to-end"), ([], "manifest.json")):
+    for words, named in ((["--learn", "all"], "auto, operators, profile, end-to-end"), ([], "manifest.json")):
         with pytest.raises(SystemExit) as end:
             main(["train", str(tmp_path), "--out", str(tmp_path / "x"), *words])
         shown = capsys.readouterr().err

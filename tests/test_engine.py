@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def engine_or_refusal(asked: object) -> str:
         found = load_engine(asked)  # type: ignore[arg-type]
     except PiePError as error:
         return str(error)
-    return str(ENGINES[ENGINES.index(found)])
+    return str(ENGINES[ENGINES.index(replace(found, asked=""))])
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm", " VLLM "])
@@ -84,3 +85,9 @@ def test_every_engine_known_has_limits_that_can_be() -> None:
         assert math.isfinite(engine.chunk_tokens)
         assert engine.chunk_tokens >= engine.graph_sequences > 0
         assert engine.expert_exchange in ("gather", "all_to_all")
+
+
+def test_a_version_that_another_one_stands_in_for_is_remembered() -> None:
+    assert load_engine("vllm==0.10.0").asked == "0.10.0"
+    assert load_engine("vllm==0.11.1").asked == ""
+    assert load_engine("vllm").asked == ""

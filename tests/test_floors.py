@@ -19,13 +19,13 @@ HEAVY = ("torch", "pynvml", "xgboost", "sklearn", "scipy", "matplotlib", "pandas
 ALLOWED = {
     "torch": {"profiling"},
     "pynvml": {"profiling"},
-    "xgboost": {"training", "trees", "regressors"},
-    "sklearn": {"training", "trees", "regressors", "evaluation"},
+    "xgboost": {"boosting", "scoring"},
+    "sklearn": {"boosting", "scoring"},
     "pyarrow": {"parquet", "profiling", "importers", "profiles"},
-    "matplotlib": {"report"},
+    "matplotlib": {"accuracy_pictures", "report"},
     "huggingface_hub": {"hf_config"},
     "pandas": {"report"},
-    "scipy": set(),
+    "scipy": {"fitting", "scoring"},
     "transformers": set(),
 }
 

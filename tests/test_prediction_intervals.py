@@ -95,7 +95,7 @@ def test_outside_the_interval_is_as_wide_as_what_was_measured_for_it(
 ) -> None:
     """Where nothing was measured, the widest stands in."""
     asked = case(**changes)
-    assert any(text in warning and warning.endswith("the interval is widened") for warning in intervals.in_domain(asked))
+    assert any(text in warning and warning.endswith("the interval is less certain") for warning in intervals.in_domain(asked))
     assert intervals.spread(asked)[LEVELS.index(0.9)][1] == pytest.approx(width * 0.9)
 
 
