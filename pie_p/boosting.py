@@ -52,7 +52,7 @@ class BoostedTrees(RegressorMixin, BaseEstimator):  # type: ignore[misc]  # scik
         knee: float | None = None,
         monotone: tuple[int, ...] | None = None,
         seed: int = 0,
-        jobs: int = 2,
+        jobs: int = 1,
     ) -> None:
         self.trees = trees
         self.leaves = leaves

@@ -86,7 +86,7 @@ def evaluate_operators(
     profiles: Sequence[str | Path],
     *,
     seed: int = SEED,
-    jobs: int = 2,
+    jobs: int = 1,
     families: Sequence[Family] = FAMILIES,
     most_rows: int = MOST_ROWS,
     progress: Progress | None = None,

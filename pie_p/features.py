@@ -245,8 +245,8 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
     "assignments": lambda c: _log(_assignments(c)),
     "tokens_per_expert": lambda c: _log(_assignments(c) / np.maximum(c["experts"], 1e-9)),
     "payload_bytes": lambda c: _log(c["payload_bytes"]),
-    "group_size": lambda c: c["group_size"],
-    "hosts": lambda c: c["hosts"],
+    "group_size": lambda c: _log(c["group_size"]),
+    "hosts": lambda c: _log(c["hosts"]),
     # rates reached, for power [-]
     "flop_rate": lambda c: _compute_s(c) / c["time_s"],
     "byte_rate": lambda c: _memory_s(c) / c["time_s"],

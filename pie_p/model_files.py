@@ -108,7 +108,7 @@ class FamilyEntry(_Frozen):
     known: dict[str, tuple[int, ...]]
     labels: tuple[str, ...]
     uses: tuple[tuple[str, str, str, str, str, int, float], ...]
-    fade: float | None = None
+    fades: dict[str, float] = {}
     rows: dict[str, int]  # per target, that taught
     settings: dict[str, dict[str, float | int | str | None]]  # per target, of the learner
 
@@ -293,7 +293,7 @@ def _family(folder: Path, family: Family, entry: FamilyEntry) -> FamilyRegressor
         ranges=entry.ranges,
         known=entry.known,
         book=KernelBook(entry.labels, tuple(Use(*use) for use in entry.uses)),
-        fade=entry.fade,
+        fades=entry.fades,
     )
 
 
@@ -330,7 +330,7 @@ def entry_of(regressor: FamilyRegressor, *, rows: Mapping[Target, int], settings
             "known": dict(regressor.known),
             "labels": regressor.book.labels,
             "uses": tuple(tuple(use) for use in regressor.book.uses),
-            "fade": regressor.fade,
+            "fades": dict(regressor.fades),
             "rows": dict(rows),
             "settings": {target: dict(values) for target, values in settings.items()},
         }

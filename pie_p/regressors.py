@@ -13,7 +13,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
 
@@ -86,13 +86,13 @@ class FamilyRegressor:
     ranges: Mapping[str, tuple[float, float]]  # smallest and largest profiled value of each input
     known: Mapping[str, tuple[int, ...]]  # profiled values of inputs that are codes
     book: KernelBook
-    fade: float | None = None  # octaves outside the range over which the correction fades to none; None: it is held
+    fades: Mapping[str, float] = field(default_factory=dict)  # per input, octaves outside over which the correction fades; else it is held
 
     def ratio(self, columns: Columns) -> tuple[Floats, Floats]:
         """Log ratio of time to the base, and octaves outside the profiled range, of rows of this family with their kernels' codes [-]."""
         matrix = inputs(columns, self.features["time"])
-        outside = self._outside(matrix)
-        return self.boosters["time"].forest.predict(matrix) * self.trust(outside), outside
+        outside, trust = self._outside(matrix)
+        return self.boosters["time"].forest.predict(matrix) * trust, outside
 
     def time_s(self, columns: Columns, roofline: Roofline) -> Floats:
         """Seconds per call of such rows."""
@@ -103,25 +103,26 @@ class FamilyRegressor:
         reached = {**columns, "time_s": time_s}
         return np.clip(self.boosters["power"].forest.predict(inputs(reached, self.features["power"])), 0.0, MOST_SHARE)
 
-    def trust(self, outside: Floats) -> Floats:
-        """How far the correction is applied: 1 inside the profiled range, 0 for formats that were not profiled [-]."""
-        if self.fade is None:
-            return np.where(np.isinf(outside), 0.0, 1.0)
-        return np.clip(1.0 - outside / self.fade, 0.0, 1.0)
+    def _outside(self, matrix: NDArray[np.float32]) -> tuple[Floats, Floats]:
+        """How far rows lie outside the profiled range, and how far the correction is applied there.
 
-    def _outside(self, matrix: NDArray[np.float32]) -> Floats:
-        """Octaves by which a row lies outside the profiled range, in the input where it does most; infinite for an unknown format."""
-        beyond = np.zeros(len(matrix))
+        Returns:
+            Octaves, in the input where it is most, infinite for an unknown format; and a share, 1 inside and 0 for an unknown format [-].
+        """
+        farthest, trust = np.zeros(len(matrix)), np.ones(len(matrix))
         for values, name in zip(matrix.T, self.features["time"], strict=True):
             if name in self.known:
                 known = np.zeros(len(values), dtype=bool)
                 for code in self.known[name]:
                     known |= values == code
-                beyond[~known] = np.inf
+                farthest[~known], trust[~known] = np.inf, 0.0
             elif name in self.ranges:
                 least, most = self.ranges[name]
-                beyond = np.maximum(beyond, np.maximum(least - values, values - most) - RANGE_SLACK)
-        return beyond
+                beyond = np.maximum(least - values, values - most) - RANGE_SLACK
+                farthest = np.maximum(farthest, beyond)
+                if name in self.fades:
+                    trust = np.minimum(trust, 1.0 - np.maximum(beyond, 0.0) / self.fades[name])
+        return farthest, np.maximum(trust, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,11 +225,6 @@ def unbent(share: Floats, most: Floats, *, knee: float) -> Floats:
     return np.asarray(share / (1.0 - part**knee) ** (1.0 / knee))
 
 
-def with_fade(regressors: OperatorRegressors, fade: float | None) -> OperatorRegressors:
-    """The same regressors with another rule outside the profiled range."""
-    return replace(regressors, families={name: replace(one, fade=fade) for name, one in regressors.families.items()})
-
-
 def check_features(family: str, target: str, stored: Sequence[str]) -> None:
     """A saved predictor's inputs are those this package makes, in the same order.
 
@@ -247,5 +243,4 @@ def check_features(family: str, target: str, stored: Sequence[str]) -> None:
 
 __all__ = [
     "Booster", "FamilyRegressor", "Learned", "OperatorRegressors", "Places", "check_features", "expected", "pack", "picked", "unbent",
-    "with_fade",
 ]  # fmt: skip

@@ -83,7 +83,7 @@ def train(
     *,
     name: str = "default",
     seed: int = 0,
-    jobs: int = 2,
+    jobs: int = 1,
     families: Sequence[Family] = FAMILIES,
     end_to_end: EndToEnd | None = None,
     constants: Physics | None = None,
