@@ -34,7 +34,7 @@ from pie_p.tables import TableName
 Progress = Callable[[str, int, int], None]  # (what is done, steps done, steps in all)
 Mask = NDArray[np.bool_]
 
-SEED: Final = 2026  # of the scored split; settings were chosen on folds of other seeds' training rows
+STREAM: Final = 2026  # beside the seed: the scored split is none of those that settings were chosen on
 HELD_OUT: Final = 0.2
 MOST_ROWS: Final = 120_000  # that teach a split other than the random one: enough for its error, and ten times faster
 LEAST_ROWS: Final = 100  # on either side of a split
@@ -85,7 +85,7 @@ class OperatorReport:
 def evaluate_operators(
     profiles: Sequence[str | Path],
     *,
-    seed: int = SEED,
+    seed: int = 0,
     jobs: int = 1,
     families: Sequence[Family] = FAMILIES,
     most_rows: int = MOST_ROWS,
@@ -125,7 +125,7 @@ def splits(examples: Examples, *, seed: int) -> Iterator[Split]:
     """Every split of a family that leaves enough rows on both sides."""
     columns, gpu = examples.columns, examples.gpu
     engine = np.array([label.partition("==")[0] for label in examples.label], dtype=object)
-    held = np.random.default_rng(seed).random(len(examples)) < HELD_OUT
+    held = np.random.default_rng([STREAM, seed]).random(len(examples)) < HELD_OUT
     found = [Split("random fifth", ~held, held)]
     for name, shown in BEYOND[examples.family]:
         far = columns[name] > np.quantile(columns[name], 0.8) if len(examples) else held
