@@ -80,6 +80,8 @@ def family_examples(table: Table, family: Family) -> Examples:
         columns[name] = np.fromiter((codes[text] for text in texts), dtype=np.int64, count=part.rows)
     columns |= _hardware(part, columns)
     columns["skew"] = np.fromiter((_skew(text) for text in part["detail"]), dtype=np.float64, count=part.rows)
+    for name, key in (("fan_out", "top_k"), ("comm_sms", "sms")):
+        columns[name] = np.fromiter((_number(text, key) for text in part["detail"]), dtype=np.float64, count=part.rows)
     columns["windowed"] = np.fromiter((float("window=" in text) for text in part["detail"]), dtype=np.float64, count=part.rows)
     columns["eager"] = np.fromiter((float("eager" in text) for text in part["kernel_source"]), dtype=np.float64, count=part.rows)
     found = Examples(family=family, columns=columns, time_s=part["time_s"], power_w=part["power_w"], label=_labels(part), gpu=part["gpu"])
@@ -136,6 +138,13 @@ def _skew(detail: str) -> float:
         return np.nan
     number = re.search(r"[\d.]+", found[1])
     return SKEWS.get(found[1].strip(), float(number[0]) if number else np.nan)
+
+
+@lru_cache(maxsize=65536)
+def _number(detail: str, key: str) -> float:
+    """A number among a row's details; NaN when the row does not say."""
+    found = re.search(rf"(?:^|; ){key}=([\d.]+)", detail)
+    return float(found[1]) if found else np.nan
 
 
 def learn_book(examples: Examples, roofline: Roofline) -> KernelBook:

@@ -204,6 +204,8 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
     # which software: set by the caller, NaN where not known
     "kernel_code": lambda c: c["kernel_code"],  # rank of the kernel among those profiled
     "skew": lambda c: c["skew"],  # exponent of the power law that spreads tokens over experts [-]
+    "fan_out": lambda c: c["fan_out"],  # experts per token in an exchange [-]
+    "comm_sms": lambda c: c["comm_sms"],  # multiprocessors an exchange takes [-]
     "windowed": lambda c: c["windowed"],  # 1: the kernel was told of a sliding window
     # number formats and kinds, as codes
     "dtype_code": _plain_format,
@@ -252,7 +254,7 @@ INPUTS: Final[dict[str, Callable[[Columns], NDArray[Any]]]] = {
     "byte_rate": lambda c: _memory_s(c) / c["time_s"],
 }
 
-_LINK: Final = ("link_bytes_per_s", "link_reduces", "inter_bytes_per_s")
+_LINK: Final = ("link_bytes_per_s", "link_reduces", "inter_bytes_per_s", "hbm_bytes_per_s", "sm_count")
 _BOARD: Final = ("peak_flops_per_s", "hbm_bytes_per_s", "sm_count")
 _SHAPE: Final[dict[Family, tuple[str, ...]]] = {
     "linear": (
@@ -272,7 +274,7 @@ _SHAPE: Final[dict[Family, tuple[str, ...]]] = {
         "tokens_per_expert",
     ),
     "collective": ("kind_code", "payload_bytes", "group_size", "hosts", "wire_s", *_LINK),
-    "exchange": ("tokens", "payload_bytes", "group_size", "hosts", "wire_s", *_LINK),
+    "exchange": ("tokens", "payload_bytes", "fan_out", "comm_sms", "group_size", "hosts", "wire_s", *_LINK),
 }  # fmt: skip
 _WORK: Final = ("compute_s", "memory_s", "intensity")
 _RATES: Final = ("flop_rate", "byte_rate", "intensity", "hbm_bytes_per_s", "peak_flops_per_s")

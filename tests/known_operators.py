@@ -67,7 +67,7 @@ def table(operators: Sequence[Operator], *, name: str = "operators", noise: floa
     return Table.from_columns(
         name,  # type: ignore[arg-type]
         {
-            **{field: values for field, values in counted.items() if field in {column for column in Table.empty(name).columns}},  # type: ignore[arg-type]
+            **{field: values for field, values in counted.items() if field in set(Table.empty(name).columns)},  # type: ignore[arg-type]
             "time_s": time_s,
             "power_w": idle_w + (limit_w - idle_w) * share_of(columns, time_s),
             "gpu": [BOARDS[number] for number in which],

@@ -15,9 +15,9 @@ from pie_p.tables import Table
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
 pytest.importorskip("sklearn", reason="scikit-learn comes with the extra 'train'")
 
-from pie_p import evaluation  # noqa: E402
-from pie_p.evaluation import OperatorReport, evaluate_operators, label_noise, operators_page, splits  # noqa: E402
-from pie_p.examples import family_examples  # noqa: E402
+from pie_p import evaluation
+from pie_p.evaluation import OperatorReport, evaluate_operators, label_noise, operators_page, splits
+from pie_p.examples import family_examples
 
 KERNELS = ["vllm 0.22.0 a", "vllm 0.24.0 b", "trtllm 1.3.0 c"]
 
@@ -85,7 +85,7 @@ def test_the_page_has_every_row_and_no_place_of_this_machine(report: OperatorRep
     lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| family")]
     assert len(lines) == len(report.errors) + len(report.noise)
     assert "known-law" in page
-    assert "/tmp" not in page  # noqa: S108
+    assert "/tmp" not in page
     assert operators_page(report) == page
 
 

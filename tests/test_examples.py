@@ -55,7 +55,8 @@ def test_unknown_boards_and_groups_of_one_teach_nothing() -> None:
 
 def test_details_say_what_a_prediction_cannot_know() -> None:
     rows = table(linears(3)).with_columns(
-        kind="experts", detail=np.array(["format=fp8_block; distribution=power_law_1.2", "distribution=balanced; window=128", ""], dtype=object)
+        kind="experts",
+        detail=np.array(["format=fp8_block; distribution=power_law_1.2", "distribution=balanced; window=128", ""], dtype=object),
     )
     examples = family_examples(rows, "experts")
     assert np.array_equal(examples.columns["skew"], [1.2, 0.0, np.nan], equal_nan=True)

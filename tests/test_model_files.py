@@ -22,8 +22,8 @@ from pie_p.storage import sha256
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
 pytest.importorskip("sklearn", reason="scikit-learn comes with the extra 'train'")
 
-from pie_p.learning import SETTINGS  # noqa: E402
-from pie_p.training import train  # noqa: E402
+from pie_p.learning import SETTINGS
+from pie_p.training import train
 
 QUICK = {key: replace(one, trees=5, leaves=8) for key, one in SETTINGS.items()}
 REQUEST: dict[str, Any] = {"llm": "llama-3.1-8b", "gpu": "h200-sxm-141gb", "batch": 8, "prompt_tokens": 100, "output_tokens": 50}
@@ -161,9 +161,9 @@ def test_a_foreign_manifest_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_folder_without_a_predictor_and_a_name_that_is_not_known(tmp_path: Path) -> None:
     with pytest.raises(PredictorError, match="no manifest of a predictor at"):
         Predictor.load(tmp_path)
-    with pytest.raises(PredictorError, match="no predictor at .*nowhere: no such folder"):
+    with pytest.raises(PredictorError, match=r"no predictor at .*nowhere: no such folder"):
         find_predictor(tmp_path / "nowhere")
-    with pytest.raises(PredictorError, match="no predictor 'defualt'; known: physics, .*Did you mean: default"):
+    with pytest.raises(PredictorError, match=r"no predictor 'defualt'; known: physics, .*Did you mean: default"):
         find_predictor("defualt")
 
 
@@ -188,6 +188,6 @@ def test_predicting_needs_neither_xgboost_nor_scikit_learn(saved: Path) -> None:
         "from pie_p import predict_energy\n"
         f"print(predict_energy(**{REQUEST!r}, predictor={str(saved)!r}).energy_j)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(predict_energy(**REQUEST, predictor=str(saved)).energy_j)

@@ -25,8 +25,8 @@ from pie_p.regressors import Booster, FamilyRegressor, OperatorRegressors, Place
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
 pytest.importorskip("sklearn", reason="scikit-learn comes with the extra 'train'")
 
-from pie_p.examples import family_examples  # noqa: E402
-from pie_p.learning import SETTINGS, Settings, learn_family, profiled_power_w, profiled_time_s  # noqa: E402
+from pie_p.examples import family_examples
+from pie_p.learning import SETTINGS, Settings, learn_family, profiled_power_w, profiled_time_s
 
 QUICK: Mapping[str, Settings] = {key: replace(one, trees=60, leaves=32, rate=0.2, least_rows=3) for key, one in SETTINGS.items()}
 LAW = PowerLaw()
@@ -81,7 +81,11 @@ def test_heads_and_routers_are_linear_layers(learned: OperatorRegressors) -> Non
 
 
 def test_kinds_without_measurements_stay_on_the_base(learned: OperatorRegressors) -> None:
-    plain = [ops.norm("", tokens=8, width=4096), ops.embedding("", tokens=8, width=4096), ops.activation("", tokens=8, width=99, gated=True)]
+    plain = [
+        ops.norm("", tokens=8, width=4096),
+        ops.embedding("", tokens=8, width=4096),
+        ops.activation("", tokens=8, width=99, gated=True),
+    ]
     columns = columns_of(plain)
     answer = learned.answer(columns, places(3), LAW)
     assert np.array_equal(answer.time_s, Roofline().time_s(columns))

@@ -17,8 +17,8 @@ from pie_p.predictor import Predictor
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
 pytest.importorskip("sklearn", reason="scikit-learn comes with the extra 'train'")
 
-from pie_p.learning import SETTINGS  # noqa: E402
-from pie_p.training import HELD_OUT, held_out, train  # noqa: E402
+from pie_p.learning import SETTINGS
+from pie_p.training import HELD_OUT, held_out, train
 
 QUICK = {key: replace(one, trees=40, leaves=32) for key, one in SETTINGS.items()}
 
@@ -67,9 +67,7 @@ def test_the_trained_predictor_answers_with_the_ratio_it_learned(saved: Path) ->
     request = {"llm": "llama-3.1-8b", "gpu": "h200-sxm-141gb", "batch": 16, "prompt_tokens": 200, "output_tokens": 100}
     learned = predict_energy(**request, predictor=Predictor.load(saved))  # type: ignore[arg-type]
     base = predict_energy(**request, predictor="physics")  # type: ignore[arg-type]
-    ratio = {
-        one.path: one.time_s / two.time_s for one, two in zip(learned.operators, base.operators, strict=True) if one.kind == "linear"
-    }
+    ratio = {one.path: one.time_s / two.time_s for one, two in zip(learned.operators, base.operators, strict=True) if one.kind == "linear"}
     assert np.median(list(ratio.values())) == pytest.approx(RATIOS["vllm 0.24.0 fast"], rel=0.1)
 
 

@@ -65,7 +65,9 @@ def test_rows_of_one_value_and_rows_one_by_one_agree_with_many() -> None:
 def test_no_rows_and_no_trees() -> None:
     booster, _ = grown(trees=1)
     assert forest_from_xgboost(saved(booster)).predict(np.zeros((0, 6))).shape == (0,)
-    empty = Forest(1.5, 2, np.zeros((0, 64), dtype=np.float32), (np.zeros(0, dtype=np.float32),) * 2, (np.zeros((2, 0, 1), dtype=np.uint64),) * 2)
+    empty = Forest(
+        1.5, 2, np.zeros((0, 64), dtype=np.float32), (np.zeros(0, dtype=np.float32),) * 2, (np.zeros((2, 0, 1), dtype=np.uint64),) * 2
+    )
     assert empty.predict(np.zeros((3, 2))).tolist() == [1.5, 1.5, 1.5]
 
 
