@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from pie_p.boosting import BoostedTrees
 from pie_p.examples import Examples, learn_book
 from pie_p.features import FEATURES, MEETING, Family, inputs
+from pie_p.kernels import LAUNCH_BOUND, KernelBook
 from pie_p.physics import Floats, Roofline
 from pie_p.regressors import CODES, UNBOUNDED, Booster, FamilyRegressor, Target, pack
 
 LEAST_POWER_S: Final = 1e-4  # shorter rows do not teach power
 LEAST_POWER_ROWS: Final = 200
 RISING: Final = ("flop_rate", "byte_rate")  # a board that does more draws no less
-FORGET: Final = 0.03  # share of rows whose kernel is hidden, so that the trees know what to answer for one that is not in the book
+FORGET: Final = 0.1  # share of rows that teach once more with their kernel hidden: what to answer for one that is not in the book
+FORGOTTEN: Final = frozenset({"kernel_code", "skew", "fan_out", "comm_sms"})
 
 
 # Octaves outside the profiled range over which a correction fades to the base; inputs that are not named hold it at the edge. Measured on
@@ -55,7 +57,7 @@ SETTINGS: Final[Mapping[str, Settings]] = {
     "attention_decode/time": Settings(trees=120, leaves=128, rate=0.2),
     "attention_prefill/time": Settings(trees=120, leaves=64, rate=0.2),
     "experts/time": Settings(trees=120, leaves=128, rate=0.2),
-    "collective/time": Settings(trees=250, leaves=64, rate=0.15),
+    "collective/time": Settings(trees=300, leaves=64, rate=0.12),
     "exchange/time": Settings(trees=120, leaves=64, rate=0.2),
     "linear/power": Settings(trees=100, leaves=64, rate=0.12, least_rows=10, knee=0.05),
     "attention_decode/power": Settings(trees=80, leaves=64, rate=0.12, least_rows=10, knee=0.05),
@@ -77,29 +79,38 @@ def learn_family(
         power: fit power too.
         settings: by "family/target".
     """
-    family = examples.family
-    book = learn_book(examples, roofline)
-    known = examples.with_book(book)
-    features: dict[Target, tuple[str, ...]] = {"time": FEATURES[f"{family}/time"]}
-    ratio = np.log(examples.time_s / roofline.time_s(examples.columns))
-    matrix = inputs(known.columns, features["time"])
-    boosters: dict[Target, Booster] = {
-        "time": _fit(matrix, ratio, features["time"], settings[f"{family}/time"], f"{family}/time", seed=seed, jobs=jobs)
-    }
+    family, book = examples.family, learn_book(examples, roofline)
+    known, settled = examples.with_book(book), in_graphs(examples, book)
+    names = FEATURES[f"{family}/time"]
+    features: dict[Target, tuple[str, ...]] = {"time": names}
+    matrix, ratio = inputs(known.columns, names), np.log(examples.time_s / roofline.time_s(examples.columns))
+    teacher = _Teacher(settings=settings, seed=seed, jobs=jobs)
+    boosters: dict[Target, Booster] = {"time": teacher.fit(f"{family}/time", matrix, ratio, settled)}
     rows = power_rows(known) if power and family not in MEETING else np.zeros(0, dtype=np.int64)
     if len(rows) >= LEAST_POWER_ROWS:
         features["power"] = FEATURES[f"{family}/power"]
         loud = known.select(rows)
         reached = inputs({**loud.columns, "time_s": loud.time_s}, features["power"])
-        boosters["power"] = _fit(
-            reached, loud.share, features["power"], settings[f"{family}/power"], f"{family}/power", seed=seed, jobs=jobs
-        )
-    names = [name for name in features["time"] if name not in UNBOUNDED]
-    ranges = {name: _range(matrix[:, features["time"].index(name)]) for name in names if name not in CODES}
-    codes = {name: tuple(np.unique(matrix[:, features["time"].index(name)]).astype(int).tolist()) for name in names if name in CODES}
+        boosters["power"] = teacher.fit(f"{family}/power", reached, loud.share, settled[rows])
+    told = {name: matrix[:, number] for number, name in enumerate(names) if name not in UNBOUNDED}
     return FamilyRegressor(
-        family=family, features=features, boosters=boosters, ranges=ranges, known=codes, book=book, fades=FADES.get(family, BOARD_FADES)
+        family=family,
+        features=features,
+        boosters=boosters,
+        ranges={name: _range(values) for name, values in told.items() if name not in CODES},
+        known={name: tuple(np.unique(values).astype(int).tolist()) for name, values in told.items() if name in CODES},
+        book=book,
+        fades=FADES.get(family, BOARD_FADES),
     )
+
+
+def in_graphs(examples: Examples, book: KernelBook) -> NDArray[np.bool_]:
+    """Rows of kernels that were not timed with their launch: those stand for a kernel that is not known."""
+    floors: dict[tuple[str, str], float] = {}
+    for use in book.uses:
+        floors[use.kind, use.dtype] = min(use.floor_s, floors.get((use.kind, use.dtype), np.inf))
+    slow = {(use.label, use.gpu) for use in book.uses if use.floor_s > LAUNCH_BOUND * floors[use.kind, use.dtype]}
+    return np.array([(label, gpu) not in slow for label, gpu in zip(examples.label, examples.gpu, strict=True)], dtype=bool)
 
 
 def power_rows(examples: Examples) -> NDArray[np.int64]:
@@ -107,17 +118,22 @@ def power_rows(examples: Examples) -> NDArray[np.int64]:
     return np.flatnonzero(np.isfinite(examples.power_w) & (examples.time_s >= LEAST_POWER_S))
 
 
-def _fit(
-    matrix: NDArray[np.float32], target: Floats, names: tuple[str, ...], settings: Settings, what: str, *, seed: int, jobs: int
-) -> Booster:
-    hidden = np.random.default_rng(seed).random(len(matrix)) < FORGET
-    matrix = matrix.copy()
-    matrix[hidden, names.index("kernel_code")] = np.nan
-    if "skew" in names:
-        matrix[hidden, names.index("skew")] = np.nan
-    rising = tuple(int(name in RISING) for name in names)
-    learner = BoostedTrees(**asdict(settings), monotone=rising if any(rising) else None, seed=seed, jobs=jobs)
-    return pack(learner.fit(matrix, target).saved_, what=what)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Teacher:
+    settings: Mapping[str, Settings]
+    seed: int
+    jobs: int
+
+    def fit(self, what: str, matrix: NDArray[np.float32], target: Floats, hideable: NDArray[np.bool_]) -> Booster:
+        """A booster for "family/target"; some rows teach once more without what a deployment does not know."""
+        names = FEATURES[what]
+        again = np.flatnonzero((np.random.default_rng(self.seed).random(len(matrix)) < FORGET) & hideable)
+        copies = matrix[again]
+        copies[:, [number for number, name in enumerate(names) if name in FORGOTTEN]] = np.nan
+        matrix, target = np.concatenate([matrix, copies]), np.concatenate([target, target[again]])
+        rising = tuple(int(name in RISING) for name in names)
+        learner = BoostedTrees(**asdict(self.settings[what]), monotone=rising if any(rising) else None, seed=self.seed, jobs=self.jobs)
+        return pack(learner.fit(matrix, target).saved_, what=what)
 
 
 def _range(values: NDArray[np.float32]) -> tuple[float, float]:

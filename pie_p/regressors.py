@@ -36,6 +36,7 @@ UNBOUNDED: Final = frozenset(
     {"kernel_code", "skew", "windowed", "flop_rate", "byte_rate"}
 )  # inputs that say nothing about a profiled range
 USUAL_SKEW: Final = 1.01  # tokens over experts as a power law of this exponent: the mildest uneven spread that was profiled
+USUAL_COMM_SMS: Final = 20.0  # multiprocessors that DeepEP gives an exchange unless it is told otherwise
 RANGE_SLACK: Final = 0.02  # octaves, 1.4 %: a mean over a batch is not yet another shape
 MOST_SHARE: Final = 1.05  # of the room: what a meter was seen to read above the limit
 
@@ -201,7 +202,12 @@ def expected(columns: Columns, places: Places, rows: NDArray[np.int64], book: Ke
     keys, inverse = np.unique(key + columns["kv_dtype_code"], return_inverse=True)
     codes = np.array([book.default(_wanted(int(key), places, engine)) for key in keys])
     count = len(rows)
-    return {**columns, "kernel_code": codes[inverse], "skew": np.full(count, USUAL_SKEW), "windowed": np.zeros(count)}
+    return {**columns, "kernel_code": codes[inverse], "windowed": np.zeros(count), **_unsaid(count)}
+
+
+def _unsaid(count: int) -> Columns:
+    """What a profile says of a row and a deployment does not: usual values, or missing."""
+    return {"skew": np.full(count, USUAL_SKEW), "comm_sms": np.full(count, USUAL_COMM_SMS), "fan_out": np.full(count, np.nan)}
 
 
 def _wanted(key: int, places: Places, engine: str | None) -> Wanted:
