@@ -32,9 +32,7 @@ from pie_p.units import DTYPES
 Target = Literal["time", "power"]
 MOST_BOOSTER_BYTES: Final = 64 << 20  # unpacked; ours have about one MB
 CODES: Final = frozenset({"dtype_code", "kv_dtype_code", "kind_code"})  # inputs that are names: known or not, never near
-UNBOUNDED: Final = frozenset(
-    {"kernel_code", "skew", "windowed", "flop_rate", "byte_rate"}
-)  # inputs that say nothing about a profiled range
+UNBOUNDED: Final = frozenset({"kernel_code", "skew", "windowed", "fan_out", "comm_sms", "flop_rate", "byte_rate"})  # no range to leave
 USUAL_SKEW: Final = 1.01  # tokens over experts as a power law of this exponent: the mildest uneven spread that was profiled
 USUAL_COMM_SMS: Final = 20.0  # multiprocessors that DeepEP gives an exchange unless it is told otherwise
 RANGE_SLACK: Final = 0.02  # octaves, 1.4 %: a mean over a batch is not yet another shape
