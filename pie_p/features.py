@@ -291,15 +291,20 @@ FEATURES: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def inputs(columns: Columns, names: Sequence[str]) -> NDArray[np.float32]:
+def inputs(columns: Columns, names: Sequence[str], *, made: Mapping[str, NDArray[Any]] | None = None) -> NDArray[np.float32]:
     """The matrix a regressor reads: one row per operator, one column per name of `INPUTS`, in that order.
+
+    Args:
+        columns: of the operators.
+        names: inputs wanted.
+        made: inputs of the same operators that were made before.
 
     >>> columns = {"tokens": np.array([8.0]), "in_features": np.array([4096.0])}
     >>> inputs(columns, ("tokens", "in_features")).tolist()
     [[3.0, 12.0]]
     """
-    rows = len(next(iter(columns.values())))
+    rows, ready = len(next(iter(columns.values()))), made or {}
     matrix = np.empty((len(names), rows), dtype=np.float32)
     for number, name in enumerate(names):
-        matrix[number] = INPUTS[name](columns)
+        matrix[number] = ready[name] if name in ready else INPUTS[name](columns)
     return matrix.T

@@ -87,20 +87,35 @@ class FamilyRegressor:
     book: KernelBook
     fades: Mapping[str, float] = field(default_factory=dict)  # per input, octaves outside over which the correction fades; else it is held
 
-    def ratio(self, columns: Columns) -> tuple[Floats, Floats]:
-        """Log ratio of time to the base, and octaves outside the profiled range, of rows of this family with their kernels' codes [-]."""
+    def ratio(self, columns: Columns) -> Ratio:
+        """Correction of time for rows of this family, their kernels' codes set."""
         matrix = inputs(columns, self.features["time"])
         outside, trust = self._outside(matrix)
-        return self.boosters["time"].forest.predict(matrix) * trust, outside
+        return Ratio(self.boosters["time"].forest.predict(matrix) * trust, outside, matrix)
 
     def time_s(self, columns: Columns, roofline: Roofline) -> Floats:
         """Seconds per call of such rows."""
-        return np.asarray(roofline.time_s(columns) * np.exp(self.ratio(columns)[0]))
+        return np.asarray(roofline.time_s(columns) * np.exp(self.ratio(columns).log))
 
-    def share(self, columns: Columns, time_s: Floats) -> Floats:
-        """Share of the room between active idle and limit that rows of this family draw, each running again and again [-]."""
-        reached = {**columns, "time_s": time_s}
-        return np.clip(self.boosters["power"].forest.predict(inputs(reached, self.features["power"])), 0.0, MOST_SHARE)
+    def share(self, columns: Columns, time_s: Floats, made: NDArray[np.float32] | None = None) -> Floats:
+        """Share of the room between active idle and limit that rows of this family draw, each running again and again [-].
+
+        Args:
+            columns: rows with their kernels' codes.
+            time_s: seconds per call.
+            made: the inputs of their time, when they were made already.
+        """
+        known = {} if made is None else dict(zip(self.features["time"], made.T, strict=True))
+        matrix = inputs({**columns, "time_s": time_s}, self.features["power"], made=known)
+        return np.clip(self.boosters["power"].forest.predict(matrix), 0.0, MOST_SHARE)
+
+    @cached_property
+    def _edges(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """Smallest and largest profiled value and octaves of fading, per input of time; infinite where there is none."""
+        names = self.features["time"]
+        ranges = [self.ranges.get(name, (-np.inf, np.inf)) for name in names]
+        fades = [self.fades.get(name, np.inf) for name in names]
+        return np.array([least for least, _ in ranges], "f4"), np.array([most for _, most in ranges], "f4"), np.array(fades, "f4")
 
     def _outside(self, matrix: NDArray[np.float32]) -> tuple[Floats, Floats]:
         """How far rows lie outside the profiled range, and how far the correction is applied there.
@@ -108,20 +123,23 @@ class FamilyRegressor:
         Returns:
             Octaves, in the input where it is most, infinite for an unknown format; and a share, 1 inside and 0 for an unknown format [-].
         """
-        farthest, trust = np.zeros(len(matrix)), np.ones(len(matrix))
-        for values, name in zip(matrix.T, self.features["time"], strict=True):
-            if name in self.known:
-                known = np.zeros(len(values), dtype=bool)
-                for code in self.known[name]:
-                    known |= values == code
-                farthest[~known], trust[~known] = np.inf, 0.0
-            elif name in self.ranges:
-                least, most = self.ranges[name]
-                beyond = np.maximum(least - values, values - most) - RANGE_SLACK
-                farthest = np.maximum(farthest, beyond)
-                if name in self.fades:
-                    trust = np.minimum(trust, 1.0 - np.maximum(beyond, 0.0) / self.fades[name])
-        return farthest, np.maximum(trust, 0.0)
+        least, most, fades = self._edges
+        beyond = np.fmax(np.fmax(least - matrix, matrix - most) - np.float32(RANGE_SLACK), np.float32(0.0))  # a missing input is inside
+        farthest = beyond.max(axis=1, initial=0.0).astype(np.float64)
+        trust = np.maximum(1.0 - (beyond / fades).max(axis=1, initial=0.0), 0.0).astype(np.float64)
+        for name, codes in self.known.items():
+            values = matrix[:, self.features["time"].index(name)]
+            unknown = np.all([values != code for code in codes], axis=0)
+            farthest[unknown], trust[unknown] = np.inf, 0.0
+        return farthest, trust
+
+
+class Ratio(NamedTuple):
+    """A correction of time, row by row."""
+
+    log: Floats  # of time over the base [-]
+    outside: Floats  # octaves outside the profiled range, infinite for an unknown format
+    matrix: NDArray[np.float32]  # the inputs it was read from
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +176,12 @@ class OperatorRegressors:
             if not len(rows):
                 continue
             own = expected(picked(columns, rows), places, rows, regressor.book)
-            ratio, beyond = regressor.ratio(own) if family not in MEETING else _faster(regressor, own, places, rows)
-            time_s[rows] *= np.exp(ratio)
-            outside[rows] = beyond > 0
+            ratio = regressor.ratio(own) if family not in MEETING else _faster(regressor, own, places, rows)
+            time_s[rows] *= np.exp(ratio.log)
+            outside[rows] = ratio.outside > 0
             if "power" in regressor.boosters:
-                known = np.isfinite(beyond)
-                shares.append((rows[known], regressor.share(picked(own, known), time_s[rows[known]])))
+                known = np.isfinite(ratio.outside)  # of an unknown format the law knows more
+                shares.append((rows[known], regressor.share(own, time_s[rows], made=ratio.matrix)[known]))
         demand = law.demand(columns, time_s)
         most = (law.ceiling * columns["limit_w"] - columns["active_idle_w"]) / (columns["limit_w"] - columns["active_idle_w"])
         for rows, share in shares:
@@ -171,14 +189,15 @@ class OperatorRegressors:
         return Learned(time_s, demand, outside)
 
 
-def _faster(regressor: FamilyRegressor, own: Columns, places: Places, rows: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Log ratio and octaves outside of collectives: an engine takes the faster of its own kernel and NCCL's."""
-    library = expected(own, places, rows, regressor.book, engine="nccl")["kernel_code"]
-    both = {name: np.concatenate([values, values]) for name, values in own.items()}
-    both["kernel_code"] = np.concatenate([np.where(np.isnan(own["kernel_code"]), library, own["kernel_code"]), library])
-    ratio, outside = regressor.ratio(both)
+def _faster(regressor: FamilyRegressor, own: Columns, places: Places, rows: NDArray[np.int64]) -> Ratio:
+    """Correction of collectives: an engine takes the faster of its own kernel and NCCL's, where both were profiled."""
+    first, library = own["kernel_code"], _codes(own, places, rows, regressor.book, engine="nccl")
+    either = np.concatenate([np.where(np.isnan(first), library, first), np.where(np.isnan(library), first, library)])
+    both = {name: np.concatenate([values, values]) for name, values in own.items()} | {"kernel_code": either}
+    ratio = regressor.ratio(both)
+    faster = np.minimum(ratio.log[: len(rows)], ratio.log[len(rows) :])
     meeting = own["group_size"] > 1
-    return np.where(meeting, np.minimum(ratio[: len(rows)], ratio[len(rows) :]), 0.0), np.where(meeting, outside[: len(rows)], 0.0)
+    return Ratio(np.where(meeting, faster, 0.0), np.where(meeting, ratio.outside[: len(rows)], 0.0), ratio.matrix)
 
 
 def picked(columns: AnyColumns, rows: NDArray[Any]) -> Columns:
@@ -186,21 +205,25 @@ def picked(columns: AnyColumns, rows: NDArray[Any]) -> Columns:
     return {name: values[rows] for name, values in columns.items()}
 
 
-def expected(columns: Columns, places: Places, rows: NDArray[np.int64], book: KernelBook, *, engine: str | None = None) -> Columns:
-    """The same rows with the kernel to expect on their deployment, started from a graph.
+def expected(columns: Columns, places: Places, rows: NDArray[np.int64], book: KernelBook) -> Columns:
+    """Rows of one family with the kernel to expect on their deployment, started from a graph.
 
     Args:
-        columns: rows of one family.
+        columns: these rows.
         places: where all rows run.
         rows: which of them these are.
         book: the family's kernels.
-        engine: look for this library's kernel instead of the engine's.
     """
-    key = ((places.which[rows] * len(KINDS) + columns["kind_code"]) * len(DTYPES) + columns["dtype_code"]) * len(DTYPES)
-    keys, inverse = np.unique(key + columns["kv_dtype_code"], return_inverse=True)
-    codes = np.array([book.default(_wanted(int(key), places, engine)) for key in keys])
     count = len(rows)
-    return {**columns, "kernel_code": codes[inverse], "windowed": np.zeros(count), **_unsaid(count)}
+    return {**columns, "kernel_code": _codes(columns, places, rows, book), "windowed": np.zeros(count), **_unsaid(count)}
+
+
+def _codes(columns: Columns, places: Places, rows: NDArray[np.int64], book: KernelBook, *, engine: str | None = None) -> Floats:
+    """Codes of the kernels to expect: of the deployment's engine, or of the library named."""
+    key = ((places.which[rows] * len(KINDS) + columns["kind_code"]) * len(DTYPES) + columns["dtype_code"]) * len(DTYPES)
+    listed = (key + columns["kv_dtype_code"]).tolist()
+    codes = {key: book.default(_wanted(key, places, engine)) for key in dict.fromkeys(listed)}
+    return np.array([codes[key] for key in listed], dtype=np.float64)
 
 
 def _unsaid(count: int) -> Columns:

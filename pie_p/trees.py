@@ -77,17 +77,19 @@ class Forest:
         """(rows, trees, words): bits of the leaves that no test rules out. A feature in which all rows agree is looked up once."""
         missing = np.isnan(values)
         gaps: NDArray[np.bool_] = np.any(missing, axis=1)
+        agree: NDArray[np.bool_] = np.all((values == values[:, :1]) | (missing & missing[:, :1]), axis=1)
         common = np.full((self.trees, self.leaf_values.shape[1] // WORD), ALL)
         apart: list[NDArray[np.uint64]] = []
         for number, (thresholds, survivors) in enumerate(zip(self.thresholds, self.survivors, strict=True)):
             if not len(thresholds):
                 continue
+            if agree[number]:
+                common &= survivors[-1 if gaps[number] else thresholds.searchsorted(values[number, 0], side="right")]
+                continue
             place = thresholds.searchsorted(values[number], side="right")
             if gaps[number]:
                 place[missing[number]] = len(thresholds) + 1
-            if (place == place[0]).all():
-                common &= survivors[place[0]]
-            elif apart:
+            if apart:
                 apart[0] &= survivors[place]
             else:
                 apart.append(survivors[place])
