@@ -57,7 +57,7 @@ SETTINGS: Final[Mapping[str, Settings]] = {
     "attention_decode/time": Settings(trees=120, leaves=128, rate=0.2),
     "attention_prefill/time": Settings(trees=120, leaves=64, rate=0.2),
     "experts/time": Settings(trees=120, leaves=128, rate=0.2),
-    "collective/time": Settings(trees=300, leaves=64, rate=0.12),
+    "collective/time": Settings(trees=500, leaves=64, rate=0.12),
     "exchange/time": Settings(trees=120, leaves=64, rate=0.2),
     "linear/power": Settings(trees=100, leaves=64, rate=0.12, least_rows=10, knee=0.05),
     "attention_decode/power": Settings(trees=80, leaves=64, rate=0.12, least_rows=10, knee=0.05),

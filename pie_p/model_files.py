@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -130,6 +131,7 @@ class PredictorManifest(_Frozen):
     serving: dict[str, dict[str, float]] = {}
     intervals: dict[str, Any] = {}  # `Intervals.to_plain`; empty: none were tested
     families: dict[str, FamilyEntry]
+    operator_base: dict[str, float] = {}  # the roofline that the families correct, where it is not `roofline`
     base_s: tuple[float, ...] = ()  # `base_times_s` when the families were learned [s]
     errors: tuple[ErrorRow, ...] = ()
     checksum: str = ""
@@ -162,6 +164,52 @@ def save_predictor(folder: str | Path, manifest: PredictorManifest, boosters: Ma
             if FILE_NAME.fullmatch(path.name) and path.name not in boosters:
                 path.unlink(missing_ok=True)
     return manifest
+
+
+def save_parts(
+    folder: str | Path,
+    *,
+    name: str,
+    roofline: Roofline,
+    power: PowerLaw,
+    serving: Mapping[str, ServingCosts],
+    operators: OperatorRegressors | None,
+    intervals: Intervals | None,
+    note: str,
+) -> None:
+    """The fields of a `Predictor` as a saved one; where they came from is the note.
+
+    Raises:
+        PredictorError: the folder cannot be written.
+    """
+    families = operators.families if operators is not None else {}
+    base = operators.roofline if operators is not None else roofline
+    manifest = PredictorManifest(
+        name=name,
+        pie_p_version=package_version(),
+        libraries={},
+        profiles=(),
+        seed=0,
+        split="none: saved, not trained",
+        notes=(note,),
+        roofline=stored_constants(roofline),
+        power=stored_constants(power),
+        serving={engine: stored_constants(costs) for engine, costs in sorted(serving.items())},
+        intervals=intervals.to_plain() if intervals is not None else {},
+        families={family: entry_of(one, rows={}, settings={}) for family, one in families.items()},
+        operator_base=stored_constants(base) if base != roofline else {},
+        base_s=base_times_s(base) if families else (),
+    )
+    files = {file_of(family, target): booster for family, one in families.items() for target, booster in one.boosters.items()}
+    save_predictor(folder, manifest, files, card=f"# Predictor `{name}`\n\n{note}\n")
+
+
+def package_version() -> str:
+    """Of pie_p; "unknown" in a checkout that was never installed."""
+    try:
+        return metadata.version("pie_p")
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def find_predictor(name: str | Path) -> Path:
@@ -242,7 +290,7 @@ def load_regressors(folder: str | Path, manifest: PredictorManifest) -> Operator
         PredictorError: one line with the file and what is wrong with it.
     """
     families: dict[Family, FamilyRegressor] = {}
-    roofline = constants(Roofline, manifest.roofline, folder)
+    roofline = constants(Roofline, manifest.operator_base or manifest.roofline, folder)
     for family in FAMILIES:
         if family in manifest.families:
             families[family] = _family(Path(folder), family, manifest.families[family])

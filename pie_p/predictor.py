@@ -71,6 +71,25 @@ class Predictor:
 
         return cls(**load_parts(name_or_path))
 
+    def save(self, folder: str | Path) -> None:
+        """Write this predictor into a folder, for `load`: a calibrated one for instance.
+
+        Raises:
+            PredictorError: the folder cannot be written.
+        """
+        from pie_p.model_files import save_parts
+
+        save_parts(
+            folder,
+            name=self.name,
+            roofline=self.roofline,
+            power=self.power,
+            serving=self.serving,
+            operators=self.operators,
+            intervals=self.intervals,
+            note=f"saved from a predictor in memory, {self.sha256[:12]}; the errors of the one it was made from are on that one's card",
+        )
+
     def costs_of(self, engine: Engine) -> ServingCosts:
         """Serving costs of an engine: of that version, of that engine, or the prior."""
         return self.serving.get(str(engine)) or self.serving.get(engine.name) or ServingCosts()

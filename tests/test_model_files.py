@@ -17,6 +17,7 @@ from pie_p import load_predictor, predict_energy
 from pie_p.errors import PredictorError
 from pie_p.model_files import MOST_MANIFEST_BYTES, find_predictor, load_predictor_manifest, shipped
 from pie_p.predictor import Predictor
+from pie_p.serving import ServingCosts
 from pie_p.storage import sha256
 
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
@@ -61,6 +62,29 @@ def test_a_saved_predictor_answers_and_names_itself(saved: Path) -> None:
     assert prediction.predictor["name"] == "own"
     assert prediction.energy_j > 0
     assert prediction.energy_j != predict_energy(**REQUEST, predictor="physics").energy_j
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_predictor_that_was_saved_again_answers_the_same(saved: Path, tmp_path: Path, changed: bool) -> None:
+    one = Predictor.load(saved)
+    if changed:  # a calibrated one: other constants around the same boosters
+        one = replace(
+            one, name="mine", roofline=replace(one.roofline, kv_share=0.5), serving={"vllm": ServingCosts()._replace(step_s=1e-3)}
+        )
+    one.save(tmp_path / "again")
+    again = Predictor.load(tmp_path / "again")
+    assert again.name == one.name
+    assert predict_energy(**REQUEST, predictor=again).energy_j == predict_energy(**REQUEST, predictor=one).energy_j
+
+
+@pytest.mark.parametrize("name", ["physics", "default"])
+def test_predictors_without_boosters_can_be_saved_too(name: str, tmp_path: Path) -> None:
+    one = load_predictor(name)
+    one.save(tmp_path / "copy")
+    again = Predictor.load(tmp_path / "copy")
+    assert again.operators is None
+    assert predict_energy(**REQUEST, predictor=again).energy_j == predict_energy(**REQUEST, predictor=one).energy_j
+    assert (again.intervals is None) == (one.intervals is None)
 
 
 def test_every_bit_counts_in_the_manifest_and_the_boosters(saved: Path) -> None:
