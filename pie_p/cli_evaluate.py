@@ -33,7 +33,11 @@ def evaluate(
     for text in report.left_out:
         sys.stderr.write(f"left out: {text}\n")
     if docs is not None:
-        sys.stderr.write(f"written: {write_accuracy(report, docs, command='pie-p evaluate')}\n")
+        from pie_p.model_files import load_predictor_manifest, shipped
+        from pie_p.operators_page import modules_section
+
+        modules = modules_section(load_predictor_manifest(shipped()["operators"])) if "operators" in shipped() else ""
+        sys.stderr.write(f"written: {write_accuracy(report, docs, operators=modules, command='pie-p evaluate')}\n")
     if as_json:
         print_json(report.to_dict())
     elif docs is None:
@@ -41,7 +45,8 @@ def evaluate(
 
 
 def _evaluate_operators(profiles: list[Path], *, docs: Path | None, seed: int, as_json: bool) -> None:
-    from pie_p.evaluation import evaluate_operators, operators_page
+    from pie_p.evaluation import evaluate_operators
+    from pie_p.operators_page import operators_page
     from pie_p.storage import write_atomically
 
     with progress("evaluate operators", quiet=as_json) as show:

@@ -2,7 +2,7 @@
 
 Time is fitted on the engine version whose energy was measured most, power on every run that has both; the host costs of other engine
 versions follow with shares and floors held. What is left out for the intervals and the card's errors is never seen by the fit that
-predicts it: one base LLM, GPU count, board, format or range of batches at a time.
+predicts it: one base LLM, GPU count or range of batches at a time; one board or format together with one LLM.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Mask = NDArray[np.bool_]
 
 LEAST_RUNS: Final = 30  # of one engine version, to fit its host costs
 EDGE: Final = 0.2  # share of runs at either end of the batches that "range" leaves out
+JOINT: Final = frozenset({"gpu", "dtype"})  # left out together with the LLM: who asks about a new board mostly asks about a new LLM too
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,17 +119,22 @@ def _left_out(
     """Predicted over measured of every run, by a fit that knew nothing of its group; NaN where it is never left out."""
     answers = {target: np.full(len(runs), np.nan) for target in ("energy", "time", "power")}
     scored = main | (_odd(runs) & np.isin(runs.source, np.unique(runs.source[main])) & ~_hybrid(runs))
-    for group in np.unique(groups[main & (groups != "")]):
-        train = usable & (groups != group)
+    for group, base in _held(groups, runs.base, main, joint=name in JOINT):
+        train = usable & (groups != group) & (runs.base != base)
         if not (train & main).any():
             continue
-        out = scored & (groups == group)
+        out = scored & (groups == group) & ((runs.base == base) | (base == ""))
         time_s, power_w = predicted(assembly, _fit(runs, train, main))
         answers["time"][out] = (time_s / runs.time_per_token_s)[out]
         answers["power"][out] = (power_w / runs.power_w)[out]
     answers["energy"] = answers["time"] * answers["power"]
     tell(f"left out: {name}")
     return answers
+
+
+def _held(groups: NDArray[Any], base: NDArray[Any], main: Mask, *, joint: bool) -> list[tuple[str, str]]:
+    """What is left out at once: a group, and with `joint` one LLM beside it; "" stands for none."""
+    return sorted({(str(group), str(llm) if joint else "") for group, llm in zip(groups[main], base[main], strict=True) if group != ""})
 
 
 def predicted(assembly: Assembly, physics: Physics) -> tuple[Floats, Floats]:

@@ -16,7 +16,7 @@ pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
 pytest.importorskip("sklearn", reason="scikit-learn comes with the extra 'train'")
 
 from pie_p import evaluation
-from pie_p.evaluation import OperatorReport, evaluate_operators, label_noise, operators_page, splits
+from pie_p.evaluation import OperatorReport, evaluate_operators, label_noise, splits
 from pie_p.examples import family_examples
 
 KERNELS = ["vllm 0.22.0 a", "vllm 0.24.0 b", "trtllm 1.3.0 c"]
@@ -78,15 +78,6 @@ def test_noise_of_labels_is_what_two_releases_differ_by() -> None:
     for row in noise:
         assert row.mape == pytest.approx(0.2)
         assert row.bias == pytest.approx(-0.2)
-
-
-def test_the_page_has_every_row_and_no_place_of_this_machine(report: OperatorReport) -> None:
-    page = operators_page(report)
-    lines = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("| family")]
-    assert len(lines) == len(report.errors) + len(report.noise)
-    assert "known-law" in page
-    assert "/tmp" not in page
-    assert operators_page(report) == page
 
 
 def test_the_same_report_twice_is_the_same(report: OperatorReport) -> None:
