@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pie_p.accounting import Accounting
+    from pie_p.candidates import Candidate, Infeasible
     from pie_p.cases import make_case
     from pie_p.energy import EnergyBreakdown
     from pie_p.engine import Engine
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pie_p.prediction import OperatorEnergy, Prediction
     from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
     from pie_p.serving import Case
+    from pie_p.sweeping import Sweep, sweep
     from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
@@ -38,6 +40,7 @@ __version__ = "0.1.0"
 __all__ = [
     "predict_energy",
     "predict_many",
+    "sweep",
     "make_case",
     "load_predictor",
     "load_llm",
@@ -49,6 +52,9 @@ __all__ = [
     "OperatorEnergy",
     "EnergyBreakdown",
     "Predictor",
+    "Sweep",
+    "Candidate",
+    "Infeasible",
     "Case",
     "Accounting",
     "LLM",
@@ -69,6 +75,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 # Where each public name is made: it is imported when it is first asked for.
 _HOMES = {
     "accounting": ("Accounting",),
+    "candidates": ("Candidate", "Infeasible"),
     "cases": ("make_case",),
     "energy": ("EnergyBreakdown",),
     "engine": ("Engine",),
@@ -79,6 +86,7 @@ _HOMES = {
     "prediction": ("OperatorEnergy", "Prediction"),
     "predictor": ("Predictor", "load_predictor", "predict_energy", "predict_many"),
     "serving": ("Case",),
+    "sweeping": ("Sweep", "sweep"),
     "workload": ("LengthDistribution", "Request"),
 }
 

@@ -21,10 +21,10 @@ ALLOWED = {
     "pynvml": {"profiling"},
     "xgboost": {"boosting", "scoring"},
     "sklearn": {"boosting", "scoring"},
-    "pyarrow": {"parquet", "profiling", "importers", "profiles"},
-    "matplotlib": {"accuracy_pictures", "report"},
+    "pyarrow": {"parquet", "profiling", "importers", "profiles", "sweep_files"},
+    "matplotlib": {"accuracy_pictures", "report", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
-    "pandas": {"report"},
+    "pandas": {"report", "sweep_files"},
     "scipy": {"fitting", "scoring"},
     "transformers": set(),
 }
