@@ -119,6 +119,9 @@ def load_manifest(folder: str | Path) -> Manifest:
         ProfileError: not a folder, no manifest, not ours, or of a newer schema.
     """
     path = Path(folder) / MANIFEST
+    below = [] if path.exists() else sorted(str(one.parent) for one in Path(folder).glob(f"*/{MANIFEST}"))
+    if below:
+        raise ProfileError(f"{folder} is no profile, it holds {len(below)}; give one of them: {', '.join(below[:3])}")
     text = read_whole(path, most=MOST_MANIFEST_BYTES, what="manifest of a profile")
     try:
         manifest = Manifest.model_validate_json(text)

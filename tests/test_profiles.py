@@ -302,3 +302,11 @@ def test_without_pyarrow_the_error_names_the_extra(folder: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=re.escape("pip install 'pie_p[train]'")):
         load_profile(folder)
+
+
+def test_a_folder_of_profiles_names_those_it_holds(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / MANIFEST).write_text("{}")
+    with pytest.raises(ProfileError, match=r"is no profile, it holds 2; give one of them: .*one, .*two"):
+        load_manifest(tmp_path)
