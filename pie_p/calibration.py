@@ -24,7 +24,8 @@ from pie_p.power import PowerLaw
 from pie_p.quantities import as_float, shown
 from pie_p.serving import Assembly, Clock, ServingCosts, assemble, run_clock
 from pie_p.settling import Run, mean_power_w, settle
-from pie_p.tables import Table, schema_of
+from pie_p.tables import METER_SCOPES, Table, schema_of
+from pie_p.units import DTYPES
 
 Target = Literal["time", "power", "energy"]
 TARGETS: Final[tuple[Target, ...]] = ("time", "power", "energy")
@@ -32,6 +33,9 @@ Split = Literal["llm", "row", "none"]
 
 _DEGREES: Final = ("batch", "tp", "pp", "dp", "ep")
 MEASURED: Final = ("time_per_token_s", "avg_power_w", "energy_per_output_token_j")
+MOST_OF_LIMIT: Final = 1.2  # of a board's limit [-]: meters and limits differ by a few percent, units by a factor
+LEAST_OF_IDLE: Final = 0.5  # of a board's idle power [-]: hosts differ
+MOST_FACTOR: Final = 100.0  # between measured and expected time [-]: no host is so slow
 LEAST_LLMS: Final = 3  # base LLMs from which on one LLM at a time is left out, and not one row
 MOST_FOLDS: Final = 10  # groups left out one after the other; more groups than this share folds
 
@@ -111,7 +115,8 @@ class Calibration(Generic[P]):
         tested = {"llm": "one LLM left out at a time", "row": "one row left out at a time", "none": "untested"}[self.split]
         errors = ", ".join(f"{name} {100 * self.before[name]:.1f} -> {100 * self.after[name]:.1f} %" for name in self.before)
         moved = ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in self.changed.items())
-        return "; ".join([f"{self.rows} rows, {tested}: {errors}", f"changed: {moved or 'nothing'}", *self.notes])
+        lost = [f"{len(self.left_out)} rows left out, the first: {self.left_out[0]}"] if self.left_out else []
+        return "; ".join([f"{self.rows} rows, {tested}: {errors}", f"changed: {moved or 'nothing'}", *self.notes, *lost])
 
 
 def calibrate(predictor: P, rows: Iterable[Mapping[str, Any]] | Table | MeasuredRuns, *, name: str | None = None) -> Calibration[P]:
@@ -129,7 +134,7 @@ def calibrate(predictor: P, rows: Iterable[Mapping[str, Any]] | Table | Measured
     Raises:
         InputError: a value that cannot be, or no row with a measured time.
     """
-    bench = _Bench.of(predictor, _runs(rows))
+    bench = _Bench.of(predictor, _believable(predictor, _runs(rows)))
     split, folds = _folds(bench.runs)
     before = bench.errors(bench.answers((), bench.everyone))
     best: tuple[str, ...] = ()
@@ -277,7 +282,8 @@ class _Bench(Generic[P]):
         for engine in {str(case.deployment.engine): case.deployment.engine for case in self.runs.cases}.values():
             old = self.predictor.costs_of(engine)
             new = serving[str(engine)] = moved(old, self.time_scalars, time_logs)
-            changed |= {f"{engine} {field}": pair for field, pair in _differences(old, new, self.time_scalars).items()}
+            if "time" in parts:
+                changed |= {f"{engine} {field}": pair for field, pair in _differences(old, new, self.time_scalars).items()}
         law = moved(self.predictor.power, self.power_scalars, power_logs)
         if "power" in parts:
             pairs = _differences(self.predictor.power, law, self.power_scalars)
@@ -330,12 +336,44 @@ def _runs(rows: Iterable[Mapping[str, Any]] | Table | MeasuredRuns) -> MeasuredR
     if isinstance(rows, MeasuredRuns):
         runs = rows
     else:
-        given = list(rows.iter_rows() if isinstance(rows, Table) else rows)
+        given = rows.iter_rows() if isinstance(rows, Table) else rows
+        if not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)) or hasattr(given, "columns"):
+            raise InputError(f"rows = {shown(rows)} is not a list of rows; give mappings, of a pandas frame: frame.to_dict('records')")
         runs = measured_runs([_checked(number, row) for number, row in enumerate(given)])
     timed = np.isfinite(runs.time_per_token_s)
     if not timed.any():
         raise InputError(f"none of the {len(runs)} measured runs has time_per_token_s; calibration needs measured times")
-    return runs.take(timed)
+    return _without(runs, dict.fromkeys(np.flatnonzero(~timed).tolist(), "time_per_token_s was not measured"))
+
+
+def _believable(predictor: Calibratable, runs: MeasuredRuns) -> MeasuredRuns:
+    """Runs without those that no host could explain: a time or a power in other units would move every scalar to nonsense."""
+    assembly = assemble(runs.cases)
+    factor = runs.time_per_token_s / seconds_per_token(assembly, predictor.run(assembly).clock)[0]
+    reasons: dict[int, str] = {}
+    for number, (case, power_w) in enumerate(zip(runs.cases, runs.power_w.tolist(), strict=True)):
+        gpu, gpus = case.deployment.cluster.gpu, case.deployment.plan.gpus
+        if power_w > MOST_OF_LIMIT * gpu.limit_w or power_w < LEAST_OF_IDLE * gpu.idle_w:
+            reasons[number] = (
+                f"{power_w:.4g} W is no power of one {gpu.name}, which idles at {gpu.idle_w:g} W and has {gpu.limit_w:g} W at most; "
+                f"avg_power_w is that of all {gpus} boards together [W], energy_per_output_token_j theirs [J]"
+            )
+        if not 1.0 / MOST_FACTOR < factor[number] < MOST_FACTOR:
+            reasons[number] = (
+                f"time_per_token_s = {runs.time_per_token_s[number]:.4g} is {factor[number]:.2g} times the expected; it is in s"
+            )
+    if len(reasons) == len(runs):
+        raise InputError(f"no measured run can be believed; row 0 ({runs.cases[0].deployment.llm.name}): {reasons[0]}")
+    return _without(runs, reasons)
+
+
+def _without(runs: MeasuredRuns, reasons: Mapping[int, str]) -> MeasuredRuns:
+    """The other runs, these named with their reason."""
+    if not reasons:
+        return runs
+    kept = np.array([number not in reasons for number in range(len(runs))])
+    told = tuple(f"run {number} ({runs.cases[number].deployment.llm.name}): {reason}" for number, reason in reasons.items())
+    return replace(runs.take(kept), left_out=(*runs.left_out, *told))
 
 
 _COLUMNS: Final = tuple(column.name for column in schema_of("end_to_end"))
@@ -353,5 +391,9 @@ def _checked(number: int, row: object) -> dict[str, Any]:
         value = row.get(name)
         if value is not None and not (isinstance(value, float) and isnan(value)):
             as_float(f"{name} of row {number}", value, above=True)
-    beyond = row.get("meter_scope", "gpu") != "gpu"  # wall watts say nothing about boards
+    for name, allowed in (("dtype", DTYPES), ("kv_dtype", DTYPES), ("meter_scope", METER_SCOPES)):
+        value = row.get(name) or None
+        if not (value is None or value in allowed or value != value):
+            raise InputError(f"{name} of row {number} = {shown(value)} is not known; allowed: {', '.join(allowed)}")
+    beyond = row.get("meter_scope") in METER_SCOPES and row["meter_scope"] != "gpu"  # wall watts say nothing about boards
     return {**row, **({"avg_power_w": None, "energy_per_output_token_j": None} if beyond else {})}

@@ -18,6 +18,7 @@ from pie_p.errors import InputError, PiePError
 from pie_p.hardware import load_gpu
 from pie_p.llm import load_llm
 from pie_p.physics import Floats
+from pie_p.quantities import as_float, as_int, shown
 from pie_p.serving import Case
 from pie_p.units import DTYPES
 from pie_p.workload import LengthDistribution, OutputTokens
@@ -66,6 +67,7 @@ class MeasuredRuns:
         return np.array([case.deployment.plan.attention_dp for case in self.cases], dtype=bool)
 
 
+_NUMBERS: Final = ("time_per_token_s", "itl_s", "avg_power_w", "energy_per_output_token_j", "power_limit_w", "output_second_moment")
 _ARRAYS: Final = (
     "time_per_token_s",
     "itl_s",
@@ -106,6 +108,8 @@ def measured_runs(rows: Iterable[Mapping[str, Any]]) -> MeasuredRuns:
 
 def _case_or_reason(row: Mapping[str, Any]) -> Case | str:
     try:
+        for name in _NUMBERS:
+            _number(row, name)
         return _case(row)
     except PiePError as error:
         return str(error)
@@ -117,14 +121,16 @@ def _case(row: Mapping[str, Any]) -> Case:
     limit_w = _number(row, "power_limit_w")
     gpu = load_gpu(row["gpu"])
     engine, version = row.get("engine") or "vllm", row.get("engine_version") or ""
+    if not isinstance(version, str):
+        raise InputError(f"engine_version = {shown(version)} is not a text; give one like '0.11.1'")
     return make_case(
         row["llm"],
         gpu=gpu,
-        tp=int(row.get("tp", 1)),
-        pp=int(row.get("pp", 1)),
-        dp=int(row.get("dp", 1)),
-        ep=int(row.get("ep", 1)),
-        batch=max(1.0, float(row["batch"])),
+        tp=_degree(row, "tp"),
+        pp=_degree(row, "pp"),
+        dp=_degree(row, "dp"),
+        ep=_degree(row, "ep"),
+        batch=max(1.0, as_float("batch", row["batch"], above=True)),
         prompt_tokens=row["prompt_tokens"],
         output_tokens=_output_tokens(row),
         dtype=row.get("dtype") if row.get("dtype") in DTYPES else None,
@@ -142,9 +148,18 @@ def _output_tokens(row: Mapping[str, Any]) -> OutputTokens:
     return LengthDistribution(mean=row["output_tokens"], second_moment=second)
 
 
+def _degree(row: Mapping[str, Any], name: str) -> int:
+    return 1 if _absent(row.get(name)) else as_int(name, row[name])
+
+
 def _number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(name)
-    return float("nan") if value is None else float(value)
+    return math.nan if _absent(value) else as_float(name, value)
+
+
+def _absent(value: object) -> bool:
+    """Whether a cell says that nothing is known: None, or the NaN that stands for it in a column of numbers."""
+    return value is None or (isinstance(value, (float, np.floating)) and math.isnan(value))
 
 
 def _assembled(kept: Sequence[tuple[Case, Mapping[str, Any]]], left_out: list[str]) -> MeasuredRuns:

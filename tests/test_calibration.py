@@ -154,6 +154,12 @@ def test_a_power_cap_stretches_the_kernels_and_not_the_host() -> None:
         ({"time_per_tok_s": 0.1}, "row 0 has no column 'time_per_tok_s'. Did you mean: time_per_token_s"),
         ({"llm": "no-such-llm"}, "no measured run could be used"),
         ({"time_per_token_s": None}, "none of the 1 measured runs has time_per_token_s"),
+        ({"time_per_token_s": 12.0}, "times the expected; it is in s"),  # milliseconds
+        ({"avg_power_w": 9000.0}, "W is no power of one h100-sxm-80gb, which idles at"),  # of two boards
+        ({"avg_power_w": 0.5}, "W is no power of one h100-sxm-80gb, which idles at"),  # kW
+        ({"avg_power_w": None, "energy_per_output_token_j": 5e3}, "energy_per_output_token_j theirs [J]"),  # mJ
+        ({"dtype": "FP8"}, "dtype of row 0 = 'FP8' is not known; allowed: bf16"),
+        ({"meter_scope": "wall"}, "meter_scope of row 0 = 'wall' is not known; allowed: gpu, host wall, none"),
     ],
 )
 def test_a_bad_row_is_one_clear_line(change: dict[str, Any], text: str) -> None:
@@ -168,6 +174,29 @@ def test_rows_that_are_no_rows_are_one_clear_line() -> None:
         Predictor().calibrate([3])  # type: ignore[list-item]
     with pytest.raises(InputError, match="there are no rows"):
         Predictor().calibrate([])
+    for no_rows in (None, 5, rows(Predictor(), 1)[0], "rows.csv"):
+        with pytest.raises(InputError, match="is not a list of rows; give mappings"):
+            Predictor().calibrate(no_rows)  # type: ignore[arg-type]
+
+
+def test_no_row_is_lost_without_a_word() -> None:
+    given = rows(Predictor(serving={"vllm": SLOW}), 6)
+    odd = [{**given[0], "time_per_token_s": None}, {**given[1], "time_per_token_s": 1e3 * given[1]["time_per_token_s"]}]
+    result = Predictor().calibrate([*given, *odd])
+    assert (result.rows, len(result.left_out)) == (6, 2)
+    assert "2 rows left out, the first: run 6" in str(result)
+
+
+def test_wall_watts_are_told_from_watts_of_an_unnamed_scope() -> None:
+    """A column without a value, as pandas fills it, means boards as an absent column does."""
+    given = rows(Predictor(), 6)
+    assert Predictor().calibrate([{**row, "meter_scope": None} for row in given]).before.keys() == {"time", "power", "energy"}
+
+
+def test_what_was_left_as_it_was_is_not_called_changed() -> None:
+    """Power alone helps here: the times are the predictor's own."""
+    given = [{**row, "avg_power_w": 0.8 * row["avg_power_w"]} for row in rows(Predictor(), 8)]
+    assert {name.split()[0] for name in Predictor().calibrate(given).changed} == {"power"}
 
 
 def test_a_row_that_cannot_be_a_case_is_named() -> None:

@@ -65,6 +65,31 @@ def test_a_row_that_cannot_be_a_case_is_left_out_by_name() -> None:
     assert "column 'batch' is missing" in runs.left_out[1]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"batch": math.nan}, "batch = nan is not allowed"),
+        ({"batch": None}, "batch = None is not a number"),
+        ({"tp": 1.5}, "tp = 1.5 is not a whole number"),
+        ({"engine_version": 7}, "engine_version = 7 is not a text"),
+        ({"power_limit_w": "low"}, "power_limit_w = 'low' is not a number"),
+        ({"itl_s": "fast"}, "itl_s = 'fast' is not a number"),
+    ],
+)
+def test_a_row_with_a_value_that_is_not_known_is_never_answered_as_another(change: dict[str, Any], reason: str) -> None:
+    """A batch that was not stated is not batch 1, and 1.5 ranks are not one."""
+    runs = measured_runs([ROW, {**ROW, **change}])
+    assert len(runs) == 1
+    assert reason in runs.left_out[0]
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, np.float64("nan")])
+def test_degrees_that_are_not_given_are_one(nothing: object) -> None:
+    """As a pandas table holds them where another row has the column."""
+    case = measured_runs([{**ROW, "tp": 2, "pp": nothing, "dp": nothing, "ep": nothing}]).cases[0]
+    assert case.deployment.plan.gpus == 2
+
+
 def test_rows_of_which_none_can_be_used_are_one_line() -> None:
     with pytest.raises(InputError, match="no measured run could be used"):
         measured_runs([{**ROW, "llm": "no-such-llm"}])
