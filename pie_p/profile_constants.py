@@ -3,6 +3,7 @@
 - shares and floors of the roofline from times of operators and collectives; demands of the power law from their powers;
 - `jitter` from waits at meetings: order statistics say how far the last of g ranks lags (`expected_lag`), the profile says how much of the
   work before that was; the base of the distribution is `spread = jitter x work`, its mean wait `jitter x expected_lag(g) x work`;
+- `jitter_skew` from the quantiles of those waits: the shape of the distribution (`pie_p.lateness`);
 - the demand of a rank that waits from the power of waiting; launch and host gaps where they were measured.
 
 What a profile does not hold keeps its prior.
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from pie_p.features import Columns, featurize
 from pie_p.fitting import Physics
 from pie_p.hardware import Cluster, gpu_names, load_cluster
+from pie_p.lateness import LEVELS, fitted_skew
 from pie_p.least_squares import least_squares
 from pie_p.operators import COLLECTIVES, KINDS, Operator
 from pie_p.physics import Floats, Roofline, soft_cap
@@ -165,6 +167,7 @@ def wait_costs(waits: Table, prior: ServingCosts) -> ServingCosts:
     if len(skew):
         lag_s = skew["preceding_s"] * expected_lag(skew["group_size"])
         changed["jitter"] = float(np.median(skew["mean_s"] / lag_s))
+        changed["jitter_skew"] = _lateness_skew(skew)
     launch, host = (waits.select(waits["cause"] == cause) for cause in ("launch_gap", "host_gap"))
     if len(launch):
         changed["launch_s"] = float(np.average(launch["mean_s"], weights=launch["count"]))
@@ -172,6 +175,18 @@ def wait_costs(waits: Table, prior: ServingCosts) -> ServingCosts:
         changed["step_s"] = float(np.average(host["mean_s"], weights=host["count"]))
         changed |= dict.fromkeys(("dispatch_s", "dispatch_step_s", "sequence_s", "overlapped_sequence_s", "prompt_s"), 0.0)
     return prior._replace(**changed)
+
+
+def _lateness_skew(skew: Table) -> float:
+    """Shape of the ranks' lateness from the quantiles of their waits; a quantile beyond which fewer than one wait lies says nothing."""
+    figures, weights = [], []
+    for row in skew.iter_rows():
+        for level in LEVELS:
+            ratio = row[f"p{100 * level:.0f}_s"] / row["mean_s"] if row["mean_s"] > 0 else 0.0
+            if row["count"] * (1.0 - level) >= 1.0 and np.isfinite(ratio):
+                figures.append((level, int(row["group_size"]), float(ratio)))
+                weights.append(float(np.sqrt(row["count"] * (1.0 - level))))
+    return fitted_skew(figures, weights)
 
 
 def _waiting_demand(waits: Table, prior: float) -> float:

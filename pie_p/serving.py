@@ -50,6 +50,7 @@ class ServingCosts(NamedTuple):
     overlap_power: Any = 3.0  # exponent of the smooth maximum of GPU and host time [-]
     jitter: Any = 0.01  # spread of a rank's compute time between collectives, as a share of it [-]
     imbalance: Any = 1.9  # how much more uneven experts are loaded than by chance [-]
+    jitter_skew: Any = 0.0  # shape of lateness at meetings, for quantiles of waits alone: 0 a normal one (`pie_p.lateness`) [-]
 
 
 def gather_costs(costs: Sequence[ServingCosts], which: NDArray[np.int64]) -> ServingCosts:
