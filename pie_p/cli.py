@@ -150,7 +150,8 @@ def llms(as_json: Json = False) -> None:
     if as_json:
         print_json([{"name": s.name, "parameters": s.parameters, "active_parameters": s.active_parameters} for s in shapes])
         return
-    from pie_p.report import names_table, quantity
+    from pie_p.report import names_table
+    from pie_p.wording import quantity
 
     rows = [(s.name, quantity(s.parameters, ""), quantity(s.active_parameters, ""), s.dtype) for s in shapes]
     console().print(names_table("Bundled LLMs", ("name", "parameters", "active", "dtype"), rows))
@@ -165,7 +166,8 @@ def hardware(as_json: Json = False) -> None:
     if as_json:
         print_json([board.model_dump(mode="json") for board in boards])
         return
-    from pie_p.report import names_table, quantity
+    from pie_p.report import names_table
+    from pie_p.wording import quantity
 
     rows = [
         (b.name, quantity(b.memory_bytes, "B"), quantity(b.hbm_bytes_per_s, "B/s"), quantity(b.limit_w, "W"), quantity(b.idle_w, "W"))

@@ -1,50 +1,18 @@
-"""What a person sees: tables with units and scope. The only module that rounds."""
+"""What a terminal shows: tables with units and scope, rounded by `wording`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from pie_p.prediction import Prediction
+from pie_p.wording import PART_WORDS, SCOPE_WORDS, deployment_words, quantity, request_words, share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-SCOPE_WORDS: Final = {
-    "gpu": "GPU boards only",
-    "host": "GPU boards and their share of the host (CPU, memory, fans, power supply)",
-    "facility": "GPU boards, host share and the site's overhead (PUE)",
-}
-_PREFIXES: Final = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-
-
-def quantity(value: float | None, unit: str) -> str:
-    """Three significant figures with an SI prefix.
-
-    >>> quantity(0.00643, "s"), quantity(51535.4, "J"), quantity(0.0, "J"), quantity(None, "s")
-    ('6.43 ms', '51.5 kJ', '0 J', '–')
-    """
-    if value is None:
-        return "–"
-    if value == 0:
-        return f"0 {unit}"
-    size = abs(value)
-    factor, prefix = next(((f, p) for f, p in _PREFIXES if size >= f * 0.9995), _PREFIXES[-1])
-    scaled = value / factor
-    digits = 2 if abs(scaled) < 9.995 else 1 if abs(scaled) < 99.95 else 0
-    return f"{scaled:.{digits}f} {prefix}{unit}"
-
-
-def share(part: float, whole: float) -> str:
-    """A part in percent.
-
-    >>> share(1.0, 8.0)
-    '12.5 %'
-    """
-    return f"{100 * part / whole:.1f} %" if whole else "–"
 
 
 def prediction_lines(prediction: Prediction) -> list[tuple[str, str, str]]:
@@ -55,16 +23,9 @@ def prediction_lines(prediction: Prediction) -> list[tuple[str, str, str]]:
         *_interval_line(p),
         ("energy per output token", quantity(p.energy_per_output_token_j, "J"), "prefill included"),
     ]
-    words = {
-        "compute_j": ("  compute", "a compute kernel runs"),
-        "communication_j": ("  communication", "bytes move between GPUs"),
-        "wait_j": ("  wait", "powered, neither of the two"),
-        "host_j": ("  host", "CPU, memory, fans, power supply"),
-        "facility_j": ("  facility", "PUE beyond 1"),
-    }
     for name, value in p.breakdown.to_dict().items():
-        label, meaning = words[name]
-        lines.append((label, quantity(value, "J"), f"{share(value, total)}, {meaning}"))
+        label, meaning = PART_WORDS[name]
+        lines.append((f"  {label}", quantity(value, "J"), f"{share(value, total)}, {meaning}"))
     lines += [
         ("prefill", quantity(p.prefill.total_j, "J"), f"{share(p.prefill.total_j, total)}, reading the prompt"),
         ("decode", quantity(p.decode.total_j, "J"), f"{share(p.decode.total_j, total)}, writing the answer"),
@@ -86,17 +47,13 @@ def _interval_line(p: Prediction) -> list[tuple[str, str, str]]:
 
 def prediction_table(prediction: Prediction) -> Table:
     """The summary a terminal shows."""
-    p = prediction
-    request, plan = p.request, p.deployment.plan
-    title = (
-        f"{p.deployment.llm.name} ({p.deployment.dtype}) on {p.gpus} x {p.deployment.cluster.gpu.name}, {plan}\n"
-        f"{request.prompt_tokens:g} prompt + {request.mean_output_tokens:g} output tokens, batch {request.batch:g}, {p.mode}"
-    )
+    answer = prediction.to_dict()
+    title = f"{deployment_words(answer)}\n{request_words(answer)}"
     table = Table(title=Text(title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    for name, figure, remark in prediction_lines(p):
+    for name, figure, remark in prediction_lines(prediction):
         table.add_row(name, figure, Text(remark))
     return table
 

@@ -7,12 +7,10 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from pie_p import Prediction, load_gpu, predict_energy
-from pie_p.report import names_table, prediction_footer, prediction_lines, prediction_table, quantity, share, tree_table
+from pie_p.report import names_table, prediction_footer, prediction_lines, prediction_table, tree_table
 
 PREFIX = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
@@ -32,30 +30,6 @@ def read(text: str, unit: str) -> float:
     found = re.fullmatch(rf"(-?[\d.]+) ([GMkmµn]?){unit}", text)
     assert found, text
     return float(found[1]) * PREFIX[found[2]]
-
-
-@given(st.floats(1e-8, 9e11))
-def test_a_printed_quantity_is_right_to_three_figures(value: float) -> None:
-    assert read(quantity(value, "J"), "J") == pytest.approx(value, rel=0.006)
-
-
-@given(st.floats(1e-8, 9e11))
-def test_a_printed_quantity_has_at_most_three_figures_and_one_prefix(value: float) -> None:
-    number = quantity(value, "J").split(" ")[0]
-    assert len(number.replace(".", "").lstrip("0")) <= 4
-    assert 0.999 <= float(number) <= 1000
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1.0, "1.00 W"), (999.4, "999 W"), (1234.0, "1.23 kW"), (0.0, "0 W"), (None, "–"), (-2.5, "-2.50 W")]
-)
-def test_quantities_are_printed_like_this(value: float | None, text: str) -> None:
-    assert quantity(value, "W") == text
-
-
-def test_a_share_of_nothing_is_not_a_number() -> None:
-    assert share(0.0, 0.0) == "–"
-    assert share(1.0, 3.0) == "33.3 %"
 
 
 @pytest.mark.parametrize(
