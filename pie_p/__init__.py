@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
+    from pie_p.traces import RequestTrace, load_trace, synthetic_trace
     from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
@@ -42,6 +43,8 @@ __all__ = [
     "predict_many",
     "sweep",
     "make_case",
+    "load_trace",
+    "synthetic_trace",
     "load_predictor",
     "load_llm",
     "load_gpu",
@@ -65,6 +68,7 @@ __all__ = [
     "Engine",
     "ParallelPlan",
     "Request",
+    "RequestTrace",
     "LengthDistribution",
     "PiePError",
     "__version__",
@@ -87,6 +91,7 @@ _HOMES = {
     "predictor": ("Predictor", "load_predictor", "predict_energy", "predict_many"),
     "serving": ("Case",),
     "sweeping": ("Sweep", "sweep"),
+    "traces": ("RequestTrace", "load_trace", "synthetic_trace"),
     "workload": ("LengthDistribution", "Request"),
 }
 

@@ -21,7 +21,7 @@ ALLOWED = {
     "pynvml": {"profiling"},
     "xgboost": {"boosting", "scoring"},
     "sklearn": {"boosting", "scoring"},
-    "pyarrow": {"parquet", "profiling", "importers", "profiles", "sweep_files"},
+    "pyarrow": {"parquet", "profiling", "importers", "profiles", "sweep_files", "trace_files"},
     "matplotlib": {"accuracy_pictures", "report", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
     "pandas": {"report", "sweep_files"},
