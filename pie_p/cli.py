@@ -7,14 +7,16 @@ import sys
 from collections.abc import Sequence
 from errno import ENOSPC
 from io import TextIOWrapper
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from pie_p import cli_data, cli_evaluate, cli_profile, cli_train
+from pie_p import cli_compare, cli_data, cli_evaluate, cli_profile, cli_sweep, cli_train
+from pie_p.cli_options import complete_dtype, complete_engine, complete_gpu, complete_llm, complete_predictor, complete_scope
+from pie_p.cli_options import figure as _figure
 from pie_p.console import console, print_json
 from pie_p.errors import PiePError
-from pie_p.quantities import as_int, shown
+from pie_p.quantities import as_int
 
 USAGE_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]  # click's; newer typer carries its own copy of click
 
@@ -30,6 +32,14 @@ app.command("train", epilog="Example: pie-p train profiles/mlenergy_v3 profiles/
     cli_train.train_predictor
 )
 app.command("evaluate", epilog="Example: pie-p evaluate profiles/mlenergy_v3 profiles/mlenergy_v2 --docs docs")(cli_evaluate.evaluate)
+app.command(
+    "sweep",
+    epilog="Example: pie-p sweep llama-3.1-70b --gpu h100-sxm-80gb,l40s-48gb --prompt-tokens 500 --output-tokens 300 --max-tpot-s 0.05",
+)(cli_sweep.sweep)
+app.command(
+    "compare",
+    epilog="Example: pie-p compare llama-3.1-70b --gpu h100-sxm-80gb --tp 2,4,8 --batch 16 --prompt-tokens 500 --output-tokens 300",
+)(cli_compare.compare)
 app.command("doctor")(cli_data.doctor)
 app.command("profile", epilog="Example: pie-p profile plan.toml -o profiles/mine --budget 8m")(cli_profile.profile)
 
@@ -68,17 +78,6 @@ def _refuse(text: str) -> None:
     sys.exit(2)
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{shown(text)} is not a number; give one like 300 or 0.5") from None
-
-
-def _figure(text: str) -> Any:
-    return typer.Option(help=text, parser=_number, metavar="NUMBER")
-
-
 def _print_version(asked: bool) -> None:
     if asked:
         from pie_p import __version__
@@ -98,10 +97,14 @@ def _options(
     epilog="Example: pie-p predict llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --batch 32 --prompt-tokens 500 --output-tokens 300",
 )
 def predict(
-    llm: Annotated[str, typer.Argument(help="Name of an LLM (pie-p llms), or path of a Hugging Face config.json.")],
+    llm: Annotated[
+        str, typer.Argument(help="Name of an LLM (pie-p llms), or path of a Hugging Face config.json.", autocompletion=complete_llm)
+    ],
     prompt_tokens: Annotated[float, _figure("Tokens in, cached ones included.")],
     output_tokens: Annotated[float, _figure("Tokens out; 0 is prefill only.")],
-    gpu: Annotated[str | None, typer.Option(help="GPU board (pie-p hardware); its common host is assumed.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU board (pie-p hardware); its common host is assumed.", autocompletion=complete_gpu)
+    ] = None,
     cluster: Annotated[str | None, typer.Option(help="TOML file of an own cluster, instead of --gpu.")] = None,
     tp: Annotated[float, _figure("Tensor-parallel ranks.")] = 1,
     pp: Annotated[float, _figure("Pipeline stages.")] = 1,
@@ -110,16 +113,18 @@ def predict(
     micro_batches: Annotated[float | None, _figure("Pieces of a batch in the pipeline; default pp.")] = None,
     batch: Annotated[float, _figure("Requests in flight per data-parallel rank.")] = 1,
     cached_prompt_tokens: Annotated[float, _figure("Prompt tokens found in the prefix cache.")] = 0,
-    dtype: Annotated[str | None, typer.Option(help="Storage of the weights: bf16 fp16 fp8 int8 int4 mxfp4 nvfp4.")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="Storage of the KV cache.")] = None,
-    engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm, optionally ==VERSION.")] = "vllm",
+    dtype: Annotated[
+        str | None, typer.Option(help="Storage of the weights: bf16 fp16 fp8 int8 int4 mxfp4 nvfp4.", autocompletion=complete_dtype)
+    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Storage of the KV cache.", autocompletion=complete_dtype)] = None,
+    engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm, optionally ==VERSION.", autocompletion=complete_engine)] = "vllm",
     mode: Annotated[str | None, typer.Option(help="static or steady; default static at batch 1, steady above.")] = None,
-    scope: Annotated[str, typer.Option(help="gpu, host or facility.")] = "gpu",
+    scope: Annotated[str, typer.Option(help="gpu, host or facility.", autocompletion=complete_scope)] = "gpu",
     pue: Annotated[float | None, _figure("Power usage effectiveness, for --scope facility.")] = None,
     exclusive_host: Annotated[bool, typer.Option(help="Count the whole host, idle neighbour boards included.")] = False,
     power_limit_w: Annotated[float | None, _figure("Power cap per board [W].")] = None,
-    predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.")] = None,
-    tree: Annotated[float, _figure("Also print GPU energy by operator, this deep.")] = 0,
+    predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.", autocompletion=complete_predictor)] = None,
+    tree: Annotated[float, _figure("Also print GPU energy by operator, this deep; with --json as `tree`.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Predict the energy of one request."""
@@ -129,7 +134,7 @@ def predict(
 
     prediction = predict_energy(llm, **arguments)
     if as_json:
-        print_json(prediction.to_dict())
+        print_json(prediction.to_dict() | ({"tree": prediction.tree(depth)} if depth else {}))
         return
     from pie_p import report
 

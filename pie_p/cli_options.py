@@ -1,0 +1,105 @@
+"""What options share: numbers, lists of them, and the names that a shell completes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import typer
+
+from pie_p.quantities import shown
+
+UNSET = ("none", "board", "default")
+
+
+def number(text: str) -> float:
+    """A number out of a word of the command line."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{shown(text)} is not a number; give one like 300 or 0.5") from None
+
+
+def figure(text: str) -> Any:
+    """An option that is a number."""
+    return typer.Option(help=text, parser=number, metavar="NUMBER")
+
+
+def several(text: str, *, complete: Callable[[str], list[str]] | None = None) -> Any:
+    """An option that may be given several times, or once with commas."""
+    return typer.Option(help=f"{text} Several: with commas, or the option again.", metavar="LIST", autocompletion=complete)
+
+
+def words_of(values: Sequence[str] | None) -> list[str] | None:
+    """Words of a list option; None where it was not given.
+
+    >>> words_of(["a,b", "c"])
+    ['a', 'b', 'c']
+    """
+    words = [word.strip() for value in values or () for word in value.split(",")]
+    return [word for word in words if word] or None
+
+
+def numbers_of(name: str, values: Sequence[str] | None) -> list[float | None] | None:
+    """Numbers of a list option; "none" is the default of what it sets.
+
+    >>> numbers_of("tp", ["1,2", "4"])
+    [1.0, 2.0, 4.0]
+    """
+    words = words_of(values)
+    if words is None:
+        return None
+    try:
+        return [None if word.lower() in UNSET else float(word) for word in words]
+    except ValueError:
+        raise typer.BadParameter(f"{name} = {shown(','.join(words))} is not a list of numbers; give one like 1,2,4") from None
+
+
+def complete_llm(incomplete: str) -> list[str]:
+    """Names of bundled LLMs that begin so."""
+    from pie_p.llm import llm_names
+
+    return _beginning(incomplete, llm_names())
+
+
+def complete_gpu(incomplete: str) -> list[str]:
+    """Names of boards that begin so; after a comma, of the next one."""
+    from pie_p.hardware import gpu_names
+
+    return _beginning(incomplete, gpu_names())
+
+
+def complete_predictor(incomplete: str) -> list[str]:
+    """Names of shipped predictors that begin so."""
+    from pie_p.model_files import shipped
+
+    return _beginning(incomplete, ["physics", *shipped()])
+
+
+def complete_figure(incomplete: str) -> list[str]:
+    """Names of figures to choose by that begin so."""
+    from pie_p.candidates import FIGURES
+
+    return _beginning(incomplete, FIGURES)
+
+
+def complete_dtype(incomplete: str) -> list[str]:
+    """Number formats that begin so."""
+    from pie_p.units import DTYPES
+
+    return _beginning(incomplete, DTYPES)
+
+
+def complete_engine(incomplete: str) -> list[str]:
+    """Serving engines that begin so."""
+    return _beginning(incomplete, ("vllm", "sglang", "trtllm"))
+
+
+def complete_scope(incomplete: str) -> list[str]:
+    """Scopes that begin so."""
+    return _beginning(incomplete, ("gpu", "host", "facility"))
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    head, comma, last = incomplete.rpartition(",")
+    return [f"{head}{comma}{name}" for name in names if name.startswith(last.lower())]

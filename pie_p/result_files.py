@@ -1,0 +1,166 @@
+"""Results on disk: what `pie-p predict --json` and `pie-p sweep --json` wrote, read again and checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pie_p.errors import InputError
+from pie_p.storage import read_whole
+
+MOST_BYTES: Final = 1 << 28  # a sweep of 200,000 plans
+HOW: Final = "make one with: pie-p predict ... --json > result.json, or pie-p sweep ... --json > plans.json"
+
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Signed = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
+Word = Annotated[str, Field(strict=True, max_length=2000)]
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)  # a newer version may say more
+
+
+class _Interval(_Read):
+    level: Annotated[float, Field(gt=0, lt=1)]
+    low_j: Amount
+    high_j: Amount
+
+
+class _Made(_Read):
+    name: Word
+    sha256: Word
+
+
+class _Prediction(_Read):
+    llm: Word
+    gpu: Word
+    tp: Whole
+    pp: Whole
+    dp: Whole
+    ep: Whole
+    gpus: Whole
+    batch: Amount
+    prompt_tokens: Amount
+    output_tokens: Amount
+    dtype: Word
+    energy_j: Amount
+    energy_per_output_token_j: Amount | None
+    latency_s: Amount
+    ttft_s: Amount
+    tpot_s: Amount | None
+    avg_power_w: Amount
+    power_limit_w: Amount
+    interval: _Interval | None = None
+    breakdown: dict[Word, Amount]
+    prefill: dict[Word, Signed]
+    decode: dict[Word, Signed]
+    cluster: Word
+    engine: Word
+    mode: Word
+    scope: Literal["gpu", "host", "facility"]
+    warnings: list[Word]
+    predictor: _Made
+    tree: dict[Word, Signed] | None = None
+
+
+class _Candidate(_Read):
+    gpu: Word
+    tp: Whole
+    pp: Whole
+    dp: Whole
+    ep: Whole
+    gpus: Whole
+    batch: Amount
+    dtype: Word
+    engine: Word
+    power_limit_w: Amount
+    energy_j: Amount
+    energy_per_output_token_j: Amount | None
+    interval_low_j: Amount | None
+    interval_high_j: Amount | None
+    latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    ttft_s: Amount
+    tpot_s: Amount | None
+    tokens_per_s: Amount | None
+    tokens_per_s_per_gpu: Amount | None
+    avg_power_w: Amount
+    memory_share: Amount
+    warnings: list[Word]
+
+
+class _Infeasible(_Read):
+    gpu: Word
+    tp: Whole
+    pp: Whole
+    dp: Whole
+    ep: Whole
+    batch: Amount | None
+    dtype: Word
+    why: Word
+    reason: Word
+    configurations: Whole
+
+
+class _Sweep(_Read):
+    llm: Word
+    prompt_tokens: Amount
+    output_tokens: Amount
+    scope: Literal["gpu", "host", "facility"]
+    predictor: _Made
+    tried: Annotated[int, Field(ge=0, strict=True)]
+    front: list[Annotated[int, Field(ge=0, strict=True)]]
+    candidates: list[_Candidate]
+    infeasible: list[_Infeasible]
+
+
+class Result(NamedTuple):
+    """A result that was read."""
+
+    kind: Literal["prediction", "sweep"]
+    data: dict[str, Any]
+
+
+def read_result(path: str | Path) -> Result:
+    """A prediction or a sweep, told apart by what stands in the file.
+
+    Raises:
+        InputError: no such file, no JSON, another thing, or a field that cannot be; one line says which.
+    """
+    place = Path(path)
+    content = read_whole(place, what="result", most=MOST_BYTES, error=InputError)
+    try:
+        data = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"{place} is not text, so no result; {HOW}") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        fault = "is empty" if not content.strip() else f"is not whole JSON ({_where(error)})"
+        raise InputError(f"{place} {fault}; {HOW}") from None
+    return checked(data, what=str(place))
+
+
+def checked(data: object, *, what: str) -> Result:
+    """What a file or a program handed over, as a result.
+
+    Raises:
+        InputError: neither a prediction nor a sweep, or a field that cannot be.
+    """
+    if not isinstance(data, dict) or not ({"energy_j", "breakdown"} <= data.keys() or {"candidates", "infeasible"} <= data.keys()):
+        raise InputError(f"{what} is neither a prediction nor a sweep of pie_p; {HOW}")
+    kind: Literal["prediction", "sweep"] = "sweep" if "candidates" in data else "prediction"
+    try:
+        (_Sweep if kind == "sweep" else _Prediction).model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise InputError(f"{what} is a damaged {kind}: {field or 'it'}: {first['msg']}; {HOW}") from None
+    if kind == "sweep" and any(place >= len(data["candidates"]) for place in data["front"]):
+        raise InputError(f"{what} is a damaged sweep: front names a candidate that is not there; {HOW}")
+    return Result(kind, data)
+
+
+def _where(error: Exception) -> str:
+    return f"line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
