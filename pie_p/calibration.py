@@ -310,7 +310,8 @@ def _widths(scalars: Sequence[Scalar]) -> Floats:
 
 def _differences(old: Any, new: Any, scalars: Sequence[Scalar]) -> dict[str, tuple[float, float]]:
     fields = dict.fromkeys(field for scalar in scalars for field in scalar.fields)
-    return {field: (float(getattr(old, field)), float(getattr(new, field))) for field in fields}
+    pairs = {field: (float(getattr(old, field)), float(getattr(new, field))) for field in fields}
+    return {field: pair for field, pair in pairs.items() if pair != (0.0, 0.0)}  # a cost of nothing stays nothing, times any factor
 
 
 def _folds(runs: MeasuredRuns) -> tuple[Split, list[NDArray[np.bool_]]]:

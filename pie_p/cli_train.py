@@ -21,25 +21,37 @@ def train_predictor(
         str, typer.Option(help="operators (boosters), profile (and waits), end-to-end (fitted physics), auto: what they hold.")
     ] = "auto",
     time_only: Annotated[bool, typer.Option(help="For a cluster without power meters: times from there, power as it is known.")] = False,
+    power_from: Annotated[
+        str | None, typer.Option(help="With --time-only: predictor whose power law stays, by name or folder; default the shipped one.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and the boosters.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learn a predictor from profiles."""
     from pie_p.errors import InputError
     from pie_p.features import FAMILIES
+    from pie_p.fitting import Physics
+    from pie_p.physics import Roofline
+    from pie_p.predictor import load_predictor
     from pie_p.profile_constants import constants_of
+    from pie_p.serving import ServingCosts
     from pie_p.training import has_end_to_end, has_waits, train, train_end_to_end
 
     if learn not in get_args(Learn):
         raise InputError(f"learn = {learn!r} is not known; allowed: {', '.join(get_args(Learn))}")
+    if power_from is not None and not time_only:
+        raise InputError(f"--power-from {power_from} goes with --time-only; without it, power is learned from the profiles")
     own = learn == "profile" or (learn == "auto" and has_waits(profiles))
     fitted = learn == "end-to-end" or (learn == "auto" and not own and has_end_to_end(profiles))
     if time_only and fitted:
         raise InputError("--time-only learns times of operators; an end-to-end fit needs power: give --learn operators or profile")
+    if power_from is not None and not own:
+        raise InputError(f"--power-from {power_from} needs profiles with waits, or --learn profile")
+    start = Physics(roofline=Roofline(), costs=ServingCosts(), power=load_predictor(power_from).power) if time_only else None
     with progress("train", quiet=as_json) as show:
         constants = train_end_to_end(profiles, progress=show) if fitted else None
         families = () if learn == "end-to-end" else FAMILIES
-        measured = constants_of(profiles, time_only=time_only) if own else None
+        measured = constants_of(profiles, start=start, time_only=time_only) if own else None
         manifest = train(
             profiles,
             out,

@@ -5,7 +5,7 @@ with the work, another exponent of power, latency that grows with the group, log
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +14,19 @@ import pytest
 pytest.importorskip("xgboost", reason="xgboost is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from pie_p import Predictor
+from known_host import Truth
+from known_host import truth as law_of
+
+from pie_p import Predictor, load_predictor
 from pie_p.cases import make_case
 from pie_p.cli import main
 from pie_p.learning import SETTINGS, Settings
-from pie_p.operators import COLLECTIVES
 from pie_p.power import PowerLaw
 from pie_p.profile_constants import constants_of
 from pie_p.profiles import load_profile, save_profile
 from pie_p.profiling.simulated_host import SimulatedGpu
 from pie_p.profiling.simulated_profile import write_simulated_profile
-from pie_p.serving import Case, ServingCosts, assemble
+from pie_p.serving import Case, ServingCosts
 from pie_p.training import train
 
 GPU = SimulatedGpu()
@@ -59,36 +61,8 @@ def case(name: str) -> Case:
     return make_case(llm, gpu="h100-sxm-80gb", tp=tp, batch=batch, prompt_tokens=prompt, output_tokens=output)
 
 
-@dataclass(frozen=True)
-class Truth:
-    """Energies of a request by the law alone [J]."""
-
-    compute_j: float
-    communication_j: float
-    wait_j: float
-
-    @property
-    def total_j(self) -> float:
-        return self.compute_j + self.communication_j + self.wait_j
-
-
 def truth(asked: Case) -> Truth:
-    """Operators as expanded; their times, powers and waits from the law, waits of late ranks by drawing lots."""
-    assembly = assemble([asked])
-    operators = [row.operator for row in assembly.rows]
-    time_s, power_w = (np.array([law(operator) for operator in operators]) for law in (GPU.time_s, GPU.power_w))
-    lives = (assembly.decode_steps + assembly.prefill_steps)[assembly.stage_step] * assembly.stage_ranks
-    runs = assembly.calls * lives[assembly.row_stage]
-    meets = np.array([operator.kind in COLLECTIVES for operator in operators])
-    work = np.exp(np.random.default_rng(0).normal(0.0, GPU.jitter, (200_000, asked.deployment.plan.tp)))
-    late = float((work.max(axis=1) - work.mean(axis=1)).mean())
-    waited_s = late * (runs * time_s)[~meets].sum() + GPU.gap_s * runs.sum() + GPU.host_s * lives.sum()
-    energy_j = runs * time_s * power_w / assembly.schedules[0].sharing
-    return Truth(
-        compute_j=float(energy_j[~meets].sum()),
-        communication_j=float(energy_j[meets].sum()),
-        wait_j=float(GPU.wait_w * waited_s / assembly.schedules[0].sharing),
-    )
+    return law_of(asked, GPU)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -144,4 +118,4 @@ def test_the_command_learns_waits_and_gaps_from_a_profile(tmp_path: Path, capsys
         assert json.loads(capsys.readouterr().out)["families"] == []  # too few rows for boosters: constants alone
         learned = Predictor.load(out)
         assert learned.costs_of(case("8b").deployment.engine).step_s == GPU.host_s
-        assert (learned.power == PowerLaw()) == bool(flags)
+        assert (learned.power == load_predictor().power) == bool(flags)
