@@ -64,3 +64,11 @@ def test_without_the_plot_extra_the_page_has_no_pictures(report: EvaluationRepor
 
 def test_tables_align_text_left_and_numbers_right() -> None:
     assert table(["a", "b"], [["x", "1"]]).splitlines()[1] == "|---|---:|"
+
+
+def test_the_page_says_in_short_how_far_off_and_what_was_missed(report: EvaluationReport) -> None:
+    text = accuracy_page(report).split("## In short", 1)[1].split("\n\n", 2)[1]
+    assert "off by 0.0 % on average" in text
+    assert "Goals missed: " in text
+    worse = replace(report, decisions=(replace(report.decisions[0], broken=0.5), *report.decisions[1:]))
+    assert f"{report.decisions[0].method}: limit broken" in accuracy_page(worse).split("## In short", 1)[1].split("\n\n", 2)[1]
