@@ -66,6 +66,15 @@ class KernelBook:
     def _codes(self) -> dict[str, float]:
         return {label: float(code) for code, label in enumerate(self.labels)}
 
+    @cached_property
+    def _profiled(self) -> frozenset[tuple[str, str, str, str]]:
+        return frozenset((use.kind, use.gpu, use.dtype, use.kv_dtype) for use in self.uses)
+
+    def profiled(self, wanted: Wanted) -> bool:
+        """Whether any engine ran this kind of operator in this format on this very board."""
+        dtype, kv_dtype = _sixteen(wanted.dtype), _sixteen(wanted.kv_dtype)
+        return (wanted.kind, wanted.gpu.name, dtype, kv_dtype) in self._profiled
+
     def codes(self, labels: Sequence[str]) -> NDArray[np.float64]:
         """Code of every label; NaN for one that is not in the book."""
         return np.array([self._codes.get(label, nan) for label in labels], dtype=np.float64)
@@ -82,8 +91,7 @@ class KernelBook:
 
 @lru_cache(maxsize=4096)
 def _expected(uses: tuple[Use, ...], wanted: Wanted) -> Use | None:
-    dtype = "bf16" if wanted.dtype == "fp16" else wanted.dtype
-    kv_dtype = "bf16" if wanted.kv_dtype == "fp16" else wanted.kv_dtype
+    dtype, kv_dtype = _sixteen(wanted.dtype), _sixteen(wanted.kv_dtype)
     known = [use for use in uses if (use.kind, use.engine, use.dtype, use.kv_dtype) == (wanted.kind, wanted.engine, dtype, kv_dtype)]
     if not known:
         return None
@@ -95,6 +103,11 @@ def _expected(uses: tuple[Use, ...], wanted: Wanted) -> Use | None:
     newest = max(version_order(use.version) for use in known)
     latest = exact or [use for use in known if version_order(use.version) == newest]
     return max(latest, key=lambda use: (use.rows, use.label))
+
+
+def _sixteen(dtype: str) -> str:
+    """The 16-bit formats are one: kernels take as long in either."""
+    return "bf16" if dtype == "fp16" else dtype
 
 
 @lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple
@@ -178,7 +178,8 @@ class OperatorRegressors:
             own = expected(picked(columns, rows), places, rows, regressor.book)
             ratio = regressor.ratio(own) if family not in MEETING else _faster(regressor, own, places, rows)
             time_s[rows] *= np.exp(ratio.log)
-            outside[rows] = ratio.outside > 0
+            met = (own["group_size"] > 1) if family in MEETING else np.ones(len(rows), dtype=bool)
+            outside[rows] = (ratio.outside > 0) | (met & _foreign(own, places, rows, regressor.book))
             if "power" in regressor.boosters:
                 known = np.isfinite(ratio.outside)  # of an unknown format the law knows more
                 shares.append((rows[known], regressor.share(own, time_s[rows], made=ratio.matrix)[known]))
@@ -220,10 +221,23 @@ def expected(columns: Columns, places: Places, rows: NDArray[np.int64], book: Ke
 
 def _codes(columns: Columns, places: Places, rows: NDArray[np.int64], book: KernelBook, *, engine: str | None = None) -> Floats:
     """Codes of the kernels to expect: of the deployment's engine, or of the library named."""
+    return _told(lambda key: book.default(_wanted(key, places, engine)), _keys(columns, places, rows))
+
+
+def _foreign(columns: Columns, places: Places, rows: NDArray[np.int64], book: KernelBook) -> NDArray[np.bool_]:
+    """Rows that no engine was profiled on: another board's measurements answer, or another format's on this one."""
+    return _told(lambda key: not book.profiled(_wanted(key, places, None)), _keys(columns, places, rows)) > 0
+
+
+def _keys(columns: Columns, places: Places, rows: NDArray[np.int64]) -> list[int]:
+    """A number for each row that `_wanted` reads: its place, kind and formats."""
     key = ((places.which[rows] * len(KINDS) + columns["kind_code"]) * len(DTYPES) + columns["dtype_code"]) * len(DTYPES)
-    listed = (key + columns["kv_dtype_code"]).tolist()
-    codes = {key: book.default(_wanted(key, places, engine)) for key in dict.fromkeys(listed)}
-    return np.array([codes[key] for key in listed], dtype=np.float64)
+    return [int(one) for one in (key + columns["kv_dtype_code"]).tolist()]
+
+
+def _told(answer: Callable[[int], float], keys: list[int]) -> Floats:
+    answers = {key: answer(key) for key in dict.fromkeys(keys)}
+    return np.array([answers[key] for key in keys], dtype=np.float64)
 
 
 def _unsaid(count: int) -> Columns:

@@ -15,8 +15,8 @@ from known_operators import RATIOS, decodes, linears, reduces, share_of, table
 from pie_p import operators as ops
 from pie_p.errors import PredictorError
 from pie_p.features import FEATURES, featurize, inputs
-from pie_p.hardware import load_cluster
-from pie_p.kernels import Wanted
+from pie_p.hardware import load_cluster, load_gpu
+from pie_p.kernels import KernelBook, Use, Wanted
 from pie_p.operators import Operator
 from pie_p.physics import Roofline, soft_cap
 from pie_p.power import PowerLaw
@@ -106,6 +106,23 @@ def test_a_board_far_from_all_profiled_ones_falls_back_to_the_base(learned: Oper
     answer = learned.answer(columns, places(50, gpu="l4-24gb"), LAW)
     assert np.allclose(answer.time_s, Roofline().time_s(columns))
     assert answer.outside.all()
+
+
+def test_a_board_among_profiled_ones_is_outside_all_the_same(learned: OperatorRegressors) -> None:
+    """Peaks and bandwidth within the profiled range do not make another board a measured one."""
+    columns = columns_of(linears(20, seed=9), "h100-pcie-80gb")
+    assert learned.answer(columns, places(20, gpu="h100-pcie-80gb"), LAW).outside.all()
+
+
+def test_a_format_measured_on_another_board_alone_is_outside_here() -> None:
+    book = KernelBook(
+        ("a", "b"),
+        (Use("a", "linear", "b200-sxm-180gb", "nvfp4", "bf16", 9, 1e-6), Use("b", "linear", "a100-sxm-80gb", "bf16", "bf16", 9, 1e-6)),
+    )
+    wanted = Wanted("linear", "vllm", "", load_gpu("a100-sxm-80gb"), "fp16", "bf16")
+    assert book.profiled(wanted)
+    assert not book.profiled(wanted._replace(dtype="nvfp4"))
+    assert book.profiled(wanted._replace(dtype="nvfp4", gpu=load_gpu("b200-sxm-180gb")))
 
 
 def test_a_larger_shape_keeps_the_correction_of_the_edge_and_is_outside(learned: OperatorRegressors) -> None:
