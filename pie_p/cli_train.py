@@ -34,6 +34,7 @@ def train_predictor(
     from pie_p.physics import Roofline
     from pie_p.predictor import load_predictor
     from pie_p.profile_constants import constants_of
+    from pie_p.profile_intervals import add_intervals
     from pie_p.serving import ServingCosts
     from pie_p.training import has_end_to_end, has_waits, train, train_end_to_end
 
@@ -63,12 +64,15 @@ def train_predictor(
             time_only=time_only,
             progress=show,
         )
+    tested, interval = add_intervals(out, profiles) if own else (True, "")
     rows = [row.model_dump(mode="json") for row in manifest.errors]
     if as_json:
-        print_json({"out": str(out), "name": manifest.name, "families": sorted(manifest.families), "errors": rows})
+        print_json({"out": str(out), "name": manifest.name, "families": sorted(manifest.families), "errors": rows, "interval": interval})
         return
     for text in constants.left_out if constants else ():
         sys.stderr.write(f"left out: {text}\n")
+    if interval:
+        (sys.stdout if tested else sys.stderr).write(f"{interval}\n")
     for row in manifest.errors:
         sys.stdout.write(f"{row.family} {row.target} ({row.regressor}, {row.split}): {row.rows} rows, MAPE {100 * row.mape:.1f} %\n")
     sys.stdout.write(f"predictor {manifest.name} written to {out}; use it with --predictor {out}\n")
