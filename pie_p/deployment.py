@@ -65,6 +65,15 @@ class Deployment:
         """Hosts that `ranks` neighbouring ranks sit on [-]."""
         return ceil(ranks / self.cluster.gpus_per_host)
 
+    def share_sent_across(self, start: int, end: int) -> float:
+        """Of what the ranks of stages `start` to `end` (not included) send to the next stage, the share that leaves the host [-].
+
+        Ranks are numbered stage by stage, so with TP4 on hosts of 8 every second boundary lies inside a host.
+        """
+        tp, per_host = self.plan.tp, self.cluster.gpus_per_host
+        ranks = range(start * tp, end * tp)
+        return sum(rank // per_host != (rank + tp) // per_host for rank in ranks) / len(ranks)
+
     @cached_property
     def weight_bytes_per_gpu(self) -> float:
         """Stored weights on the fullest GPU [B]."""

@@ -195,12 +195,14 @@ def step_rows(step: Step, deployment: Deployment) -> list[Row]:
     piece = step.split(pieces)
     rows: list[Row] = []
     layers: dict[int, list[Operator]] = {}
+    begun = 0  # stages before this one
     for number, stage in enumerate(deployment.stages):
         for layer, count in stage.layers:
             if id(layer) not in layers:
                 layers[id(layer)] = layer_operators(layer, piece, deployment)
             rows += [Row(op, number, op.calls * count * pieces) for op in layers[id(layer)]]
-        edges = _edge_operators(stage, piece, deployment)
+        edges = _edge_operators(stage, begun, piece, deployment)
+        begun += stage.count
         rows += [Row(op, number, op.calls * pieces) for op in edges]
     return rows
 
@@ -212,7 +214,7 @@ def micro_batches(step: Step, deployment: Deployment) -> float:
     return max(1.0, min(float(deployment.plan.pipeline_pieces), step.sequences))
 
 
-def _edge_operators(stage: Stage, step: Step, deployment: Deployment) -> list[Operator]:
+def _edge_operators(stage: Stage, begun: int, step: Step, deployment: Deployment) -> list[Operator]:
     llm, plan = deployment.llm, deployment.plan
     operators: list[Operator] = []
     if stage.first:
@@ -225,6 +227,9 @@ def _edge_operators(stage: Stage, step: Step, deployment: Deployment) -> list[Op
     if stage.last:
         operators += head_operators(step, deployment)
     else:  # hidden state and residual, each rank its share
-        hosts = min(2, deployment.group_hosts(plan.tp * plan.pp))
-        operators.append(send_recv("pipeline/send_recv", tokens=step.tokens, width=2 * llm.hidden_size / plan.tp, hosts=hosts))
+        across = deployment.share_sent_across(begun, begun + stage.count)
+        for hosts, share in ((1, 1.0 - across), (2, across)):
+            if share:
+                sent = send_recv("pipeline/send_recv", tokens=step.tokens, width=2 * llm.hidden_size / plan.tp, hosts=hosts)
+                operators.append(sent._replace(calls=share))
     return operators

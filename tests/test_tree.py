@@ -219,6 +219,21 @@ def test_collectives_know_how_many_hosts_they_cross() -> None:
     assert hosts(tp=8, pp=2) == {1}  # each stage on a host of its own
 
 
+@pytest.mark.parametrize(
+    ("degrees", "across"),
+    [({"tp": 4, "pp": 2}, 0.0), ({"tp": 4, "pp": 4}, 1.0), ({"tp": 8, "pp": 4}, 3.0), ({"tp": 1, "pp": 16}, 1.0)],
+)
+def test_only_boundaries_between_hosts_of_eight_are_sent_across(degrees: dict[str, int], across: float) -> None:
+    deployment = deployed("llama-3.1-70b", **degrees)
+    rows = [row for row in step_rows(DECODE, deployment) if row.operator.kind == "send_recv"]
+    boundaries = dict.fromkeys((1, 2), 0.0)
+    for row in rows:
+        pieces = micro_batches(DECODE, deployment)
+        boundaries[int(row.operator.hosts)] += row.calls / pieces * deployment.stages[row.stage].count
+    assert boundaries[2] == pytest.approx(across)
+    assert boundaries[1] == pytest.approx(degrees["pp"] - 1 - across)
+
+
 def test_paths_name_places_and_never_the_phase() -> None:
     roots = {row.operator.path.split("/")[0] for row in step_rows(DECODE, deployed("deepseek-v3", tp=2, pp=2))}
     assert roots == {"embedding", "layer", "head", "pipeline"}
