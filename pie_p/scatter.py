@@ -54,7 +54,8 @@ def scatter_svg(
     x_label: str,
     y_label: str,
     titles: Sequence[str],
-    interactive: bool = False,
+    numbers: Sequence[int] | None = None,
+    colours: Sequence[int] | None = None,
 ) -> str:
     """The picture.
 
@@ -65,7 +66,8 @@ def scatter_svg(
         x_label: with its unit.
         y_label: with its unit.
         titles: what each point is, in words.
-        interactive: number the points, and let the keyboard reach those of the front.
+        numbers: of the points, for a script; the keyboard then reaches those of the front.
+        colours: which of the page's colours `--g0`, `--g1`, ... each point has; default that of the front and of the text.
 
     Returns:
         An SVG element; nothing for no points.
@@ -77,8 +79,17 @@ def scatter_svg(
     places = [(across.at(a), up.at(b)) for a, b in zip(x, y, strict=True)]
     chosen = set(front)
     order = [*(each for each in range(len(places)) if each not in chosen), *front]
-    points = [_point(places[each], titles[each], each, on_front=each in chosen, interactive=interactive) for each in order]
-    role = 'role="group"' if interactive else 'role="img"'
+    points = [
+        _point(
+            places[each],
+            titles[each],
+            on_front=each in chosen,
+            number=numbers[each] if numbers else None,
+            colour=f"var(--g{colours[each]})" if colours else "",
+        )
+        for each in order
+    ]
+    role = 'role="group"' if numbers else 'role="img"'
     return (
         f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" width="100%" {role} aria-label="{escape(y_label)} against {escape(x_label)}: '
         f'{len(places)} points, {len(chosen)} on the Pareto front" style="max-width:{WIDTH:g}px;font:12px system-ui,sans-serif">'
@@ -112,12 +123,11 @@ def _stairs(places: Sequence[tuple[float, float]]) -> str:
     return f'<path d="M{first_x:.1f} {first_y:.1f}{moves}" fill="none" stroke="var(--front,#0f8b6d)" stroke-width="1.5" opacity=".7"/>'
 
 
-def _point(place: tuple[float, float], title: str, number: int, *, on_front: bool, interactive: bool) -> str:
+def _point(place: tuple[float, float], title: str, *, on_front: bool, number: int | None, colour: str) -> str:
     x, y = place
-    look = 'r="5" fill="var(--front,#0f8b6d)"' if on_front else 'r="3.2" fill="currentColor" opacity=".28"'
-    reach = ""
-    if interactive:
-        focus = ' tabindex="0" role="button"' if on_front else ""
-        reach = f' class="dot" data-i="{number}"{focus} aria-label="{escape(title)}"'
-    label = "" if interactive else f"<title>{escape(title)}</title>"
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" {look}{reach}>{label}</circle>'
+    fill = colour or ("var(--front,#0f8b6d)" if on_front else "currentColor")
+    look = f'r="5.5" fill="{fill}"' if on_front else f'r="3.2" fill="{fill}" opacity="{0.45 if colour else 0.28}"'
+    if number is None:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" {look}><title>{escape(title)}</title></circle>'
+    focus = ' tabindex="0" role="button"' if on_front else ""
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" {look} class="dot" data-i="{number}"{focus} aria-label="{escape(title)}"/>'

@@ -275,7 +275,7 @@ def test_a_file_that_cannot_be_is_one_line(plans: Sweep, tmp_path: Path, name: s
 
 def test_a_notebook_shows_the_front_in_the_page_s_colours(plans: Sweep) -> None:
     html = plans._repr_html_()
-    assert html.count('r="5"') == len(plans.pareto())
+    assert html.count('r="5.5"') == len(plans.pareto())
     assert f"{plans.refused:,} that cannot run" in html
     assert "scope gpu" in html
     assert "<script" not in html
