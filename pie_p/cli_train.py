@@ -28,20 +28,23 @@ def train_predictor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learn a predictor from profiles."""
-    from pie_p.errors import InputError
+    from pie_p.errors import InputError, PredictorError
     from pie_p.features import FAMILIES
     from pie_p.fitting import Physics
+    from pie_p.model_files import FORMAT
     from pie_p.physics import Roofline
     from pie_p.predictor import load_predictor
     from pie_p.profile_constants import constants_of
     from pie_p.profile_intervals import add_intervals
     from pie_p.serving import ServingCosts
+    from pie_p.storage import check_target
     from pie_p.training import has_end_to_end, has_waits, train, train_end_to_end
 
     if learn not in get_args(Learn):
         raise InputError(f"learn = {learn!r} is not known; allowed: {', '.join(get_args(Learn))}")
     if power_from is not None and not time_only:
         raise InputError(f"--power-from {power_from} goes with --time-only; without it, power is learned from the profiles")
+    check_target(out, mark=FORMAT, error=PredictorError)
     own = learn == "profile" or (learn == "auto" and has_waits(profiles))
     fitted = learn == "end-to-end" or (learn == "auto" and not own and has_end_to_end(profiles))
     if time_only and fitted:

@@ -27,7 +27,7 @@ from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
 from pie_p.regressors import Booster, FamilyRegressor, OperatorRegressors, Target, check_features
 from pie_p.serving import ServingCosts
-from pie_p.storage import locked, read_whole, sha256, write_atomically
+from pie_p.storage import check_target, locked, read_whole, sha256, write_together
 
 SCHEMA_VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
@@ -35,6 +35,7 @@ CARD: Final = "card.md"
 FORMAT: Final = "pie_p predictor"
 MOST_MANIFEST_BYTES: Final = 8 << 20
 MOST_FILE_BYTES: Final = 32 << 20
+MOST_CONSTANT: Final = 1e6  # times are in seconds, the others are shares, factors and exponents
 FILE_NAME: Final = re.compile(r"[a-z_]+-(time|power)\.json\.gz")
 PLACES: Final = (Path(__file__).parent / "models", Path(__file__).parent.parent / "models")
 T = TypeVar("T")
@@ -147,7 +148,7 @@ def _json(manifest: PredictorManifest) -> bytes:
 
 
 def save_predictor(folder: str | Path, manifest: PredictorManifest, boosters: Mapping[str, Booster], *, card: str) -> PredictorManifest:
-    """Write a predictor into a folder; the manifest comes last, so that what is there is whole.
+    """Write a predictor into a folder; all files take their names at once, the manifest last, so that what is there is whole.
 
     Args:
         folder: made when it is not there; a predictor that is there is replaced.
@@ -156,10 +157,9 @@ def save_predictor(folder: str | Path, manifest: PredictorManifest, boosters: Ma
         card: text for people.
     """
     with locked(folder, error=PredictorError) as place:
-        for name, booster in boosters.items():
-            write_atomically(place / name, booster.content, error=PredictorError)
-        write_atomically(place / CARD, card.encode(), error=PredictorError)
-        write_atomically(place / MANIFEST, manifest.text(), error=PredictorError)
+        check_target(place, mark=FORMAT, error=PredictorError)
+        contents = {place / name: booster.content for name, booster in boosters.items()}
+        write_together({**contents, place / CARD: card.encode(), place / MANIFEST: manifest.text()}, error=PredictorError)
         for path in place.glob("*.json.gz"):
             if FILE_NAME.fullmatch(path.name) and path.name not in boosters:
                 path.unlink(missing_ok=True)
@@ -349,12 +349,14 @@ def constants(noun: type[T], stored: Mapping[str, float], folder: str | Path) ->
     """A frozen set of constants (`Roofline`, `PowerLaw`, `ServingCosts`) from its stored numbers; those not stored keep their prior.
 
     Raises:
-        PredictorError: a constant this package does not know.
+        PredictorError: a constant this package does not know, or one that cannot be.
     """
     known = getattr(noun, "_fields", None) or tuple(one.name for one in fields(noun))  # type: ignore[arg-type]
-    for name in stored:
+    for name, value in stored.items():
         if name not in known:
             raise PredictorError(f"{folder} sets {name!r} of {noun.__name__}, which this pie_p does not know; train it again")
+        if not 0.0 <= value < MOST_CONSTANT:
+            raise PredictorError(f"{folder} sets {name} = {value:g} of {noun.__name__}; allowed: 0 to {MOST_CONSTANT:g}")
     return noun(**stored)
 
 

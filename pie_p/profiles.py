@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pie_p.errors import ProfileError
 from pie_p.parquet import table_from_parquet, table_to_parquet
-from pie_p.profile_manifest import MANIFEST, PART_NAME, Manifest, Part, Rejected, load_manifest, new_manifest
-from pie_p.storage import locked, read_whole, sha256, write_atomically
+from pie_p.profile_manifest import MANIFEST, MOST_MANIFEST_BYTES, PART_NAME, Manifest, Part, Rejected, load_manifest, new_manifest
+from pie_p.storage import check_target, locked, read_whole, sha256, write_atomically
 from pie_p.tables import SCHEMA, Table, TableName, repeats
 
 
@@ -64,10 +64,25 @@ def save_profile(folder: str | Path, manifest: Manifest, tables: Sequence[Table]
         ProfileError: the folder holds a profile, or cannot be written; nothing half-written is left.
     """
     with locked(folder) as place:
-        if (place / MANIFEST).exists() and not replace_existing:
-            raise ProfileError(f"{place} holds a profile already; choose another folder, append to it, or remove it first")
+        check_folder(place, replace_existing=replace_existing)
         _check_origins(manifest, tables)
         return _commit(place, manifest.model_copy(update={"parts": ()}), tables)
+
+
+def check_folder(folder: str | Path, *, replace_existing: bool = False) -> None:
+    """Whether a new profile may be saved there: what an importer asks before it reads a gigabyte.
+
+    Raises:
+        ProfileError: the folder holds a profile already, or something else with a manifest, or cannot be written.
+    """
+    path = check_target(folder) / MANIFEST
+    if not path.exists():
+        return
+    text = read_whole(path, what="manifest of a profile", most=MOST_MANIFEST_BYTES)
+    if b'"pie_p_version"' not in text or b'"pie_p predictor"' in text:
+        raise ProfileError(f"{path} is not that of a profile; choose another folder")
+    if not replace_existing:
+        raise ProfileError(f"{folder} holds a profile already; choose another folder, append to it, or remove it first")
 
 
 def append_profile(folder: str | Path, tables: Sequence[Table], *, rejected: Sequence[Rejected] = ()) -> Manifest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -37,19 +37,58 @@ def write_atomically(path: Path, content: bytes, *, error: type[PiePError] = Pro
     Raises:
         PiePError: of the class `error`, when the disk refuses; the temporary file is gone then.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
+    write_together({path: content}, error=error)
+
+
+def write_together(contents: Mapping[Path, bytes], *, error: type[PiePError] = ProfileError) -> None:
+    """Put files of one folder in their places, in this order, once all of them are on the disk: a full disk changes none.
+
+    Raises:
+        PiePError: of the class `error`, when the disk refuses; the temporary files are gone then.
+    """
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}") for path in contents}
+    path = next(iter(contents))
     try:
         try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            for path, content in contents.items():
+                with temporary[path].open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            for path in contents:
+                temporary[path].replace(path)
         finally:
-            temporary.unlink(missing_ok=True)
+            for leftover in temporary.values():
+                leftover.unlink(missing_ok=True)
         _sync_folder(path.parent)
     except OSError as problem:
         raise error(f"cannot write {path}: {problem.strerror or problem}; nothing was changed") from None
+
+
+def check_target(folder: str | Path, *, mark: str = "", error: type[PiePError] = ProfileError) -> Path:
+    """A folder that can be written into, or made: what a long piece of work asks before it starts.
+
+    Args:
+        folder: where results will go.
+        mark: text that stands in a `manifest.json` of the kind that may be written over; empty: anything may be there.
+        error: class of what is raised.
+
+    Raises:
+        PiePError: of the class `error`: a file stands there, there is no permission, or the manifest is of another kind.
+    """
+    place = Path(folder)
+    try:
+        nearest = next(path for path in (place, *place.absolute().parents) if path.exists())
+    except (OSError, ValueError) as problem:  # no permission to look; a null byte
+        raise error(f"cannot write into {str(place)[:200]}: {getattr(problem, 'strerror', None) or problem}") from None
+    if not nearest.is_dir():
+        raise error(f"cannot write into {place}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise error(f"cannot write into {place}: no permission in {nearest}")
+    manifest = place / "manifest.json"
+    if mark and manifest.exists() and mark.encode() not in read_whole(manifest, what="manifest", error=error):
+        raise error(f"{manifest} is that of something else, which is not written over; choose another folder")
+    return place
 
 
 def read_whole(path: Path, *, what: str, most: int = 1 << 31, error: type[PiePError] = ProfileError) -> bytes:

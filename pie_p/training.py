@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from pie_p.end_to_end_training import EndToEnd, train_end_to_end
 from pie_p.engine import ENGINES
-from pie_p.errors import ProfileError
+from pie_p.errors import InputError, PredictorError, ProfileError
 from pie_p.examples import Examples, family_examples
 from pie_p.features import FAMILIES, MEETING, Family
 from pie_p.fitting import Physics
 from pie_p.learning import SETTINGS, Settings, learn_family, power_rows, profiled_power_w, profiled_time_s
 from pie_p.model_files import (
+    FORMAT,
     ErrorRow,
     FamilyEntry,
     PredictorManifest,
@@ -40,14 +41,17 @@ from pie_p.physics import Roofline
 from pie_p.power import PowerLaw
 from pie_p.profile_manifest import load_manifest
 from pie_p.profiles import load_tables
+from pie_p.quantities import shown
 from pie_p.regressors import Booster, FamilyRegressor, Target
 from pie_p.serving import ServingCosts
+from pie_p.storage import check_target
 from pie_p.tables import TableName
 
 Progress = Callable[[str, int, int], None]  # (what is done, steps done, steps in all)
 
 HELD_OUT: Final = 0.2  # share of rows
 STREAM: Final = 4  # beside the seed: the held-out rows are none of those that settings were chosen on
+MOST_NAME: Final = 80  # characters of a predictor's name
 LEAST_ROWS: Final = 200  # a family with fewer rows stays on the base
 NOTES: Final = (
     "power is learned from rows of at least 0.1 ms; shorter kernels are seen by one or two readings of the meter",
@@ -112,7 +116,11 @@ def train(
 
     Raises:
         ProfileError: a profile that cannot be read, or none with enough operator rows.
+        PredictorError: the folder cannot be written, or holds something else; said before the work.
     """
+    check_target(folder, mark=FORMAT, error=PredictorError)
+    if not name.strip() or not name.isprintable() or len(name) > MOST_NAME:
+        raise InputError(f"name = {shown(name)} is not a name; give 1 to {MOST_NAME} printable characters")
     base, law, serving = _base(end_to_end, constants)
     trained = _train_families(
         profiles, base, law, families=families, seed=seed, jobs=jobs, settings=settings, power=not time_only, progress=progress

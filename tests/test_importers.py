@@ -260,6 +260,15 @@ def test_foreign_and_torn_files_are_one_clear_line_and_leave_nothing(
     assert not (root / "out").exists()
 
 
+def test_a_place_that_is_taken_is_told_before_a_file_is_read(tmp_path: Path) -> None:
+    read: list[Any] = []
+    put_v3(tmp_path / "in", v3_run())
+    import_source("mlenergy_v3", tmp_path / "in", tmp_path / "out")
+    with pytest.raises(ProfileError, match="holds a profile already"):
+        import_source("mlenergy_v3", tmp_path / "in", tmp_path / "out", progress=lambda *step: read.append(step))
+    assert not read
+
+
 def test_progress_is_told_file_by_file(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     put_v3(tmp_path / "in", v3_run())

@@ -147,6 +147,21 @@ def test_a_constant_that_is_not_known_is_named(saved: Path) -> None:
         Predictor.load(saved)
 
 
+@pytest.mark.parametrize("value", [-1.0, 1e9])
+def test_a_constant_that_cannot_be_is_refused(saved: Path, value: float) -> None:
+    """Seconds below 0 would answer with joules below 0."""
+    rewrite(saved, lambda manifest: manifest["serving"].update(vllm={"step_s": value}))
+    with pytest.raises(PredictorError, match=r"sets step_s = .* of ServingCosts; allowed: 0 to"):
+        Predictor.load(saved)
+
+
+def test_what_is_no_predictor_is_not_saved_over(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"origin": "measured", "pie_p_version": "0.1"}')
+    with pytest.raises(PredictorError, match="is that of something else, which is not written over"):
+        Predictor().save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
 def test_a_base_that_has_changed_since_is_noticed(saved: Path) -> None:
     rewrite(saved, lambda manifest: manifest["base_s"].__setitem__(0, 2 * manifest["base_s"][0]))
     with pytest.raises(PredictorError, match="corrects a physical base that this pie_p no longer has"):

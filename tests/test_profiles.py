@@ -134,6 +134,14 @@ def test_a_profile_is_not_written_over_unless_asked(folder: Path) -> None:
     assert len(list(folder.glob("*.parquet"))) == 1
 
 
+@pytest.mark.parametrize("text", ['{"name": "a browser extension"}', '{"format": "pie_p predictor", "pie_p_version": "0.1"}'])
+def test_what_is_no_profile_is_not_replaced(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ProfileError, match="is not that of a profile; choose another folder"):
+        save_profile(tmp_path, manifest(), [table(1.0)], replace_existing=True)
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
 def test_simulated_rows_do_not_enter_a_measured_profile(folder: Path) -> None:
     with pytest.raises(ProfileError, match="simulated rows of 'operators' cannot go into a profile of origin 'measured'"):
         append_profile(folder, [table(1.0, origin="simulated")])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from known_operators import RATIOS, decodes, linears, profile, reduces, table
 
 from pie_p import predict_energy
-from pie_p.errors import ProfileError
+from pie_p.errors import InputError, PredictorError, ProfileError
 from pie_p.predictor import Predictor
 
 pytest.importorskip("xgboost", reason="xgboost comes with the extra 'train'")
@@ -88,6 +89,20 @@ def test_profiles_without_operators_are_one_clear_error(tmp_path: Path) -> None:
     few = profile(tmp_path / "few", [table(linears(20))])
     with pytest.raises(ProfileError, match="has 200 operator rows of one family"):
         train([few], tmp_path / "out", settings=QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_or_a_name_that_cannot_be_is_told_before_the_work(known: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    told: list[Any] = []
+    with pytest.raises(PredictorError, match="file is not a folder"):
+        train([known], tmp_path / "file", progress=lambda *step: told.append(step))
+    with pytest.raises(PredictorError, match="is that of something else"):
+        train([known], known, progress=lambda *step: told.append(step))  # onto the profile itself
+    for name in ("", " ", "two\nlines", "x" * 81):
+        with pytest.raises(InputError, match="is not a name; give 1 to 80 printable characters"):
+            train([known], tmp_path / "out", name=name, progress=lambda *step: told.append(step))
+    assert not told
     assert not (tmp_path / "out").exists()
 
 

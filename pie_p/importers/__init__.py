@@ -15,7 +15,7 @@ from typing import Final
 from pie_p.errors import ProfileError, did_you_mean
 from pie_p.importers.gathering import Gathered, Progress
 from pie_p.profile_manifest import Manifest, new_manifest
-from pie_p.profiles import save_profile
+from pie_p.profiles import check_folder, save_profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,7 @@ def import_source(
         ProfileError: the files are missing, torn or foreign; nothing is written then.
     """
     source = source_named(name)
+    check_folder(out, replace_existing=replace_existing)
     gather: Callable[[Gathered], None] = import_module(f"pie_p.importers.{source.name}").gather
     gathered = Gathered(source.name, Path(path), progress)
     gather(gathered)
