@@ -1,22 +1,14 @@
-"""The commands about data and this machine: import public measurements, and say what is installed and visible."""
+"""`pie-p import`: public measurements to a profile."""
 
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated, get_args
 
 import typer
 
-from pie_p.console import console, print_json, progress
-
-EXTRAS: Final = {
-    "train": ("xgboost", "sklearn", "scipy", "pyarrow"),
-    "profile": ("torch", "pynvml", "pyarrow"),
-    "plot": ("matplotlib",),
-}
+from pie_p.console import print_json, progress
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -44,53 +36,3 @@ def import_data(
         what = f"{rejected.rows} rows of {rejected.file}" if rejected.rows else rejected.file
         sys.stdout.write(f"left out: {what}: {rejected.reason}\n")
     sys.stdout.write(f"profile written to {out}\n")
-
-
-def doctor(as_json: AsJson = False) -> None:
-    """Say what is installed, which GPUs are visible, which predictor answers, and what to do about each gap."""
-    findings = [*_extras(), _gpus(), _predictor()]
-    if as_json:
-        print_json([{"what": what, "state": state, "do": what_to_do} for what, state, what_to_do in findings])
-        return
-    from pie_p.report import names_table
-
-    console().print(names_table("pie_p on this machine", ("what", "state", "what to do"), findings))
-
-
-Finding = tuple[str, str, str]
-
-
-def _extras() -> list[Finding]:
-    findings = [("pie_p", _version("pie_p"), "")]
-    for extra, modules in EXTRAS.items():
-        missing = [module for module in modules if find_spec(module) is None]
-        state = f"missing: {', '.join(missing)}" if missing else "installed"
-        findings.append((f"extra {extra}", state, f"pip install 'pie_p[{extra}]'" if missing else ""))
-    return findings
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "not installed as a package"
-
-
-def _gpus() -> Finding:
-    if find_spec("pynvml") is None:
-        return ("GPUs", "not looked for: nvidia-ml-py is missing", "pip install 'pie_p[profile]' (predicting needs no GPU)")
-    from pie_p.errors import PiePError
-    from pie_p.profiling.nvml_meter import NvmlMeter
-
-    try:
-        meter = NvmlMeter()
-    except PiePError as error:
-        return ("GPUs", f"none visible: {error}", "nothing, to predict; an NVIDIA driver, to profile")
-    return ("GPUs", f"visible through NVML: {type(meter).__name__}", "pie-p profile --help")
-
-
-def _predictor() -> Finding:
-    from pie_p.predictor import load_predictor
-
-    predictor = load_predictor()
-    return ("predictor", f"{predictor.name} ({predictor.sha256[:8]})", "")
