@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -181,7 +182,7 @@ def choose(kind: Kind, count: int, *, budget: Budget | None = None, dtypes: Sequ
     if kind not in SPACES:
         raise UnknownNameError(f"no kernel space for {kind!r}.{did_you_mean(kind, SPACES)} Kinds: {', '.join(SPACES)}")
     limits = budget or Budget()
-    made = _candidates(SPACES[kind], limits)
+    made = _candidates(kind, limits)
     if not made:
         raise InputError(f"no {kind} fits into {limits.most_flops:.3g} FLOP and {limits.most_bytes:.3g} bytes; allow more")
     places = np.array([place for _, place in made])
@@ -204,8 +205,10 @@ def farthest_first(places: Floats, count: int) -> list[int]:
     return taken
 
 
-def _candidates(space: Space, budget: Budget) -> list[tuple[Operator, Floats]]:
+@lru_cache(maxsize=64)
+def _candidates(kind: Kind, budget: Budget) -> list[tuple[Operator, Floats]]:
     """Operators inside the budget, and their places in log space, each side scaled to 0..1."""
+    space = SPACES[kind]
     made: dict[tuple[int, ...], tuple[Operator, Floats]] = {}
     for row in halton(CANDIDATES, len(space.ranges)):
         size = {name: extent.at(float(share)) for (name, extent), share in zip(space.ranges.items(), row, strict=True)}

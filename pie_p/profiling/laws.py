@@ -69,7 +69,7 @@ class Timeline(PowerLaw):
         """From `at_s` [s] on the board heads for `level_w` [W]; moments must come in order."""
         if at_s < self._starts_s[-1]:
             raise InputError(f"level set at {at_s} s after one at {self._starts_s[-1]} s; set levels in the order of time")
-        entered_w = self.power_w(at_s)
+        entered_w = self._power_w(len(self._starts_s) - 1, at_s)
         energy_j = 0.0 if len(self._starts_s) == 1 else self._before_j[-1] + self._within_j(len(self._starts_s) - 1, at_s)
         self._starts_s.append(at_s)
         self._levels_w.append(level_w)
@@ -78,7 +78,10 @@ class Timeline(PowerLaw):
 
     @override
     def power_w(self, at_s: float) -> float:
-        index = self._level_at(at_s)
+        return self._power_w(self._level_at(at_s), at_s)
+
+    def _power_w(self, index: int, at_s: float) -> float:
+        """Power within level `index` [W]."""
         level_w = self._levels_w[index]
         if self.rise_s == 0 or index == 0:
             return level_w

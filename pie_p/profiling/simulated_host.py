@@ -99,7 +99,11 @@ class SimulatedKernel(Workload):
 
     def time_each(self, calls: int) -> Floats:
         """Times of single calls [s]."""
-        return np.array([self.run(1) for _ in range(calls)])
+        times_s = self._time_s * np.exp(self._chance.normal(0.0, self._gpu.jitter, calls))
+        self._board.set_level(self._clock.now_s(), self._power_w)
+        self._clock.sleep(float(times_s.sum()))
+        self._board.set_level(self._clock.now_s(), self._gpu.idle_w)
+        return np.asarray(times_s, dtype=np.float64)
 
 
 def simulated_bench(gpu: SimulatedGpu, *, artefacts: Artefacts | None = None, uuid: str = "SIM") -> tuple[Bench, SimulatedClock, Timeline]:

@@ -154,10 +154,10 @@ def _search(ticks: Floats, shown: Floats, edges: Floats, period_s: float) -> tup
     best = (0.0, 0.0, np.inf)
     for _ in range(4):
         for window_s in windows:
-            for lag_s in lags:
-                residual = _unexplained(ticks, shown, edges, window_s, lag_s)
-                if residual < best[2]:
-                    best = (float(window_s), float(lag_s), residual)
+            residuals = _unexplained(ticks, shown, edges, window_s, lags)
+            least = int(np.argmin(residuals))
+            if residuals[least] < best[2]:
+                best = (float(window_s), float(lags[least]), float(residuals[least]))
         ratio, step_s = windows[1] / windows[0], lags[1] - lags[0]
         windows = best[0] * np.geomspace(1 / ratio, ratio, 11)
         lags = np.clip(best[1] + step_s * np.linspace(-1, 1, 11), 0.0, None)
@@ -166,13 +166,15 @@ def _search(ticks: Floats, shown: Floats, edges: Floats, period_s: float) -> tup
     return best
 
 
-def _unexplained(ticks: Floats, shown: Floats, edges: Floats, window_s: float, lag_s: float) -> float:
-    """Share of the variance of `shown` that a straight line through the expected share of high leaves, 0..1."""
-    ends = ticks - lag_s
+def _unexplained(ticks: Floats, shown: Floats, edges: Floats, window_s: float, lags: Floats) -> Floats:
+    """Share of the variance of `shown` that a straight line through the expected share of high leaves, 0..1, for each lag."""
+    ends = ticks - lags[:, None]
     share = (_high_before_s(ends, edges) - _high_before_s(ends - window_s, edges)) / window_s
-    if np.ptp(share) < 1e-9:
-        return 1.0
-    return float(max(0.0, 1.0 - np.corrcoef(share, shown)[0, 1] ** 2))
+    share -= share.mean(axis=1, keepdims=True)
+    off = shown - shown.mean()
+    both, own = share @ off, (share**2).sum(axis=1) * float(off @ off)
+    flat = np.ptp(share, axis=1) < 1e-9
+    return np.asarray(np.where(flat, 1.0, np.clip(1.0 - both**2 / np.where(flat, 1.0, own), 0.0, 1.0)))
 
 
 def _high_before_s(moments: Floats, edges: Floats) -> Floats:
