@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pie_p.hardware import Gpu, gpu_names, load_gpu
 
 LAUNCH_BOUND: Final = 4.0  # a kernel whose fastest runs take this many times those of another was timed with its launch, not in a graph
+LEAST_SHARE: Final = 0.1  # of the rows of an engine's most profiled kernel: below it, a kernel for special shapes
 
 
 class Use(NamedTuple):
@@ -80,21 +81,25 @@ class KernelBook:
         return np.array([self._codes.get(label, nan) for label in labels], dtype=np.float64)
 
     def default(self, wanted: Wanted) -> float:
-        """Code of the kernel to expect: same engine and format, nearest board, newest release, not launch-bound, most rows.
+        """Code of the kernel to expect: same engine and format, nearest board, newest release, not launch-bound, of middling speed.
+
+        A checkpoint's format decides which of an engine's kernels runs, and a deployment does not say it. How many rows were swept is no
+        sign of it: the most profiled kernel may be the slowest of all.
 
         Returns:
             NaN when the engine or the format was not profiled: the trees then answer with what holds over all kernels.
         """
-        use = _expected(self.uses, wanted)
-        return nan if use is None else self._codes[use.label]
+        codes = sorted(self._codes[use.label] for use in _expected(self.uses, wanted))
+        return codes[(len(codes) - 1) // 2] if codes else nan
 
 
 @lru_cache(maxsize=4096)
-def _expected(uses: tuple[Use, ...], wanted: Wanted) -> Use | None:
+def _expected(uses: tuple[Use, ...], wanted: Wanted) -> tuple[Use, ...]:
+    """Kernels that may run a deployment's operator, as far as it says."""
     dtype, kv_dtype = _sixteen(wanted.dtype), _sixteen(wanted.kv_dtype)
     known = [use for use in uses if (use.kind, use.engine, use.dtype, use.kv_dtype) == (wanted.kind, wanted.engine, dtype, kv_dtype)]
     if not known:
-        return None
+        return ()
     near = min(_distance(use.gpu, wanted.gpu) for use in known)
     known = [use for use in known if _distance(use.gpu, wanted.gpu) == near]
     floor_s = min(use.floor_s for use in known)
@@ -102,7 +107,8 @@ def _expected(uses: tuple[Use, ...], wanted: Wanted) -> Use | None:
     exact = [use for use in known if use.version == wanted.version]
     newest = max(version_order(use.version) for use in known)
     latest = exact or [use for use in known if version_order(use.version) == newest]
-    return max(latest, key=lambda use: (use.rows, use.label))
+    most = max(use.rows for use in latest)
+    return tuple(use for use in latest if use.rows >= LEAST_SHARE * most)
 
 
 def _sixteen(dtype: str) -> str:
