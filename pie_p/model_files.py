@@ -218,10 +218,9 @@ def find_predictor(name: str | Path) -> Path:
     Raises:
         PredictorError: with the names that are known.
     """
-    path = Path(name)
-    if path.is_dir():
+    path, known = Path(name), shipped()
+    if path.is_dir() and ((path / MANIFEST).is_file() or str(name) not in known):  # a folder "operators" may hold anything
         return path
-    known = shipped()
     if str(name) in known:
         return known[str(name)]
     if len(path.parts) > 1:

@@ -372,7 +372,9 @@ def load_predictor(predictor: str | Predictor | None = None) -> Predictor:
     if isinstance(predictor, str) and predictor == "physics":
         return _PHYSICS
     if isinstance(predictor, str | Path):
-        return _load(str(predictor))
+        from pie_p.model_files import find_predictor
+
+        return _load(*_as_written(find_predictor(predictor).absolute()))
     raise InputError(f"no predictor {shown(predictor)}; give a name, a folder or a Predictor")
 
 
@@ -382,9 +384,15 @@ def _default() -> Predictor:
     from pie_p.model_files import shipped
 
     place = shipped().get("default")
-    return _PHYSICS if place is None else _load(str(place))
+    return _PHYSICS if place is None else _load(*_as_written(place))
+
+
+def _as_written(folder: Path) -> tuple[str, int]:
+    """A folder and when its manifest was written [ns]: a predictor trained again in the same place is another one."""
+    manifest = folder / "manifest.json"
+    return str(folder), manifest.stat().st_mtime_ns if manifest.is_file() else 0
 
 
 @lru_cache(maxsize=8)
-def _load(name_or_path: str) -> Predictor:
-    return Predictor.load(name_or_path)
+def _load(folder: str, written: int) -> Predictor:  # noqa: ARG001  (the time is part of the key)
+    return Predictor.load(folder)

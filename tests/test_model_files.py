@@ -147,6 +147,24 @@ def test_a_constant_that_is_not_known_is_named(saved: Path) -> None:
         Predictor.load(saved)
 
 
+def test_a_predictor_saved_again_in_its_place_is_the_one_that_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: train, ask, train again, ask; and from another folder the same relative path is another predictor."""
+    for place, name in (("a", "first"), ("a", "second"), ("b", "third")):
+        (tmp_path / place).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / place)
+        Predictor(name=name).save("own")
+        assert load_predictor("own").name == name
+        assert load_predictor("own") is load_predictor("own")  # read once
+
+
+def test_a_folder_that_has_a_shipped_name_and_no_predictor_is_not_taken_for_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "default").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_predictor("default") == load_predictor()
+    Predictor(name="mine").save(tmp_path / "default")
+    assert load_predictor("default").name == "mine"
+
+
 @pytest.mark.parametrize("value", [-1.0, 1e9])
 def test_a_constant_that_cannot_be_is_refused(saved: Path, value: float) -> None:
     """Seconds below 0 would answer with joules below 0."""
