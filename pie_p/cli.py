@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pie_p import cli_compare, cli_data, cli_doctor, cli_evaluate, cli_profile, cli_report, cli_sweep, cli_train
+from pie_p import cli_bench, cli_compare, cli_data, cli_doctor, cli_evaluate, cli_profile, cli_report, cli_sweep, cli_train
 from pie_p.cli_options import complete_dtype, complete_engine, complete_gpu, complete_llm, complete_predictor, complete_scope
 from pie_p.cli_options import figure as _figure
 from pie_p.console import console, print_json
@@ -41,6 +41,9 @@ app.command(
     epilog="Example: pie-p compare llama-3.1-70b --gpu h100-sxm-80gb --tp 2,4,8 --batch 16 --prompt-tokens 500 --output-tokens 300",
 )(cli_compare.compare)
 app.command("report", epilog="Example: pie-p report prediction.json -o report.html")(cli_report.report)
+app.command("bench", epilog="Example: pie-p bench http://localhost:8000 -o run --llm llama-3.1-8b --gpu h100-sxm-80gb --meter nvml")(
+    cli_bench.bench
+)
 app.command("doctor", epilog="Example: pie-p doctor --json")(cli_doctor.doctor)
 app.command("profile", epilog="Example: pie-p profile plan.toml -o profiles/mine --budget 8m")(cli_profile.profile)
 
