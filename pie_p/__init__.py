@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pie_p.energy import EnergyBreakdown
     from pie_p.engine import Engine
     from pie_p.errors import PiePError
+    from pie_p.footprint import Footprint, Grid, grid_names, load_grid
     from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, load_gpu
     from pie_p.llm import LLM, llm_names, load_llm
     from pie_p.plan import ParallelPlan
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
     from pie_p.traces import RequestTrace, load_trace, synthetic_trace
+    from pie_p.what_if import WhatIf
     from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
@@ -49,11 +51,16 @@ __all__ = [
     "load_llm",
     "load_gpu",
     "load_cluster",
+    "load_grid",
     "llm_names",
     "gpu_names",
+    "grid_names",
     "Prediction",
     "OperatorEnergy",
     "EnergyBreakdown",
+    "WhatIf",
+    "Footprint",
+    "Grid",
     "Predictor",
     "Sweep",
     "Candidate",
@@ -84,6 +91,7 @@ _HOMES = {
     "energy": ("EnergyBreakdown",),
     "engine": ("Engine",),
     "errors": ("PiePError",),
+    "footprint": ("Footprint", "Grid", "grid_names", "load_grid"),
     "hardware": ("Cluster", "Gpu", "Host", "Link", "gpu_names", "load_cluster", "load_gpu"),
     "llm": ("LLM", "llm_names", "load_llm"),
     "plan": ("ParallelPlan",),
@@ -92,6 +100,7 @@ _HOMES = {
     "serving": ("Case",),
     "sweeping": ("Sweep", "sweep"),
     "traces": ("RequestTrace", "load_trace", "synthetic_trace"),
+    "what_if": ("WhatIf",),
     "workload": ("LengthDistribution", "Request"),
 }
 

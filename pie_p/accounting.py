@@ -16,7 +16,16 @@ Scope = Literal["gpu", "host", "facility"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounting:
-    """Which watts one answer counts."""
+    """Which watts one answer counts.
+
+    Args:
+        scope: "gpu" boards, "host" with CPU, memory, fans and PSU loss, "facility" with PUE.
+        pue: power usage effectiveness, for scope "facility" [-].
+        exclusive_host: count the whole host, idle neighbour boards included; for the scopes that count a host.
+
+    Raises:
+        InputError: a scope that is not known, a PUE below 1, or one that the scope does not count.
+    """
 
     scope: Scope = "gpu"
     pue: float | None = None
@@ -27,6 +36,10 @@ class Accounting:
             raise InputError(f"scope = {shown(self.scope)} is not known; allowed: 'gpu', 'host', 'facility'")
         if not isinstance(self.exclusive_host, bool):
             raise InputError(f"exclusive_host = {shown(self.exclusive_host)} is not a truth value; allowed: True, False")
+        if self.exclusive_host and self.scope == "gpu":
+            raise InputError(
+                "exclusive_host=True counts the host, and scope 'gpu' counts boards only; use scope='host' or scope='facility'"
+            )
         if self.scope == "facility" and self.pue is None:
             raise InputError("scope='facility' needs pue, the power usage effectiveness of the site (for instance pue=1.2)")
         if self.pue is not None:

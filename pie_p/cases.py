@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from dataclasses import replace
+from inspect import signature
+from typing import Any, Final, cast
 
 from pie_p.deployment import deploy
 from pie_p.engine import Engine, load_engine
@@ -11,9 +13,9 @@ from pie_p.errors import InputError
 from pie_p.hardware import Cluster, Gpu, load_cluster
 from pie_p.llm import LLM, load_llm
 from pie_p.plan import ParallelPlan
-from pie_p.quantities import as_float, shown
+from pie_p.quantities import as_dtype, as_float
 from pie_p.serving import Case
-from pie_p.units import DTYPES, Dtype
+from pie_p.units import Dtype
 from pie_p.workload import Mode, OutputTokens, Request
 
 LEAST_CAP = 0.25  # boards accept no cap below about this share of their limit (A100 SXM 100 of 400 W, H100 SXM 200 of 700 W)
@@ -44,14 +46,42 @@ def make_case(
     request = Request(
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, batch=batch, cached_prompt_tokens=cached_prompt_tokens, mode=mode
     )
-    for name, value in (("dtype", dtype), ("kv_dtype", kv_dtype)):
-        if value is not None and (not isinstance(value, str) or value not in DTYPES):
-            raise InputError(f"{name} = {shown(value)} is not known; allowed: {', '.join(DTYPES)}")
+    stored, cached = as_dtype("dtype", dtype), as_dtype("kv_dtype", kv_dtype)
     where = _cluster_for(gpu, cluster, plan.gpus)
-    deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=dtype, kv_dtype=kv_dtype)
+    deployment = deploy(load_llm(llm), plan=plan, cluster=where, engine=load_engine(engine), dtype=stored, kv_dtype=cached)
     if power_limit_w is not None:
         power_limit_w = _power_limit(power_limit_w, where.gpu)
     return Case(request, deployment, power_limit_w)
+
+
+ARGUMENTS: Final = tuple(signature(make_case).parameters)
+
+
+def arguments_of(case: Case) -> dict[str, Any]:
+    """Arguments of `make_case` that give this case again.
+
+    What equals the default - the common host of the board, the formats of the checkpoint, the mode that goes with the batch - is left to be
+    chosen again, so that it follows a change of what it goes with.
+    """
+    request, deployment = case.request, case.deployment
+    plan, llm, cluster = deployment.plan, deployment.llm, deployment.cluster
+    common = cluster == load_cluster(cluster.gpu, gpus=plan.gpus)
+    usual = replace(request, mode=None).mode == request.mode
+    return {
+        "llm": llm,
+        "gpu": cluster.gpu if common else None,
+        "cluster": None if common else cluster,
+        **{name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep", "micro_batches")},
+        "batch": request.batch,
+        "prompt_tokens": request.prompt_tokens,
+        "output_tokens": request.output_tokens,
+        "cached_prompt_tokens": request.cached_prompt_tokens,
+        "dtype": None if deployment.dtype == llm.dtype else deployment.dtype,
+        "kv_dtype": None if deployment.kv_dtype == llm.kv_dtype else deployment.kv_dtype,
+        "engine": deployment.engine,
+        "mode": None if usual else request.mode,
+        "power_limit_w": case.power_limit_w,
+    }
 
 
 def _power_limit(value: float, gpu: Gpu) -> float:

@@ -11,16 +11,20 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pie_p.accounting import Scope
+from pie_p.accounting import Accounting, Scope
 from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError, PredictorError
+from pie_p.footprint import Footprint, Grid, footprint_of
+from pie_p.frames import frame_of
 from pie_p.intervals import width_at
 from pie_p.operators import COLLECTIVES
 from pie_p.physics import Floats
 from pie_p.quantities import as_int
 from pie_p.serving import WAIT_CAUSES
 from pie_p.settling import Run
+from pie_p.what_if import Asked, WhatIf
+from pie_p.wording import SCOPE_WORDS, deployment_words, interval_words, quantity, request_words
 from pie_p.workload import Request
 
 Phase = Literal["prefill", "decode"]
@@ -72,7 +76,7 @@ def _first_working(run: Run) -> Working:
     return workings(run)[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Prediction:
     """Energy and time of one request on a deployment. Units are in the names; the scope says which watts are counted.
 
@@ -90,12 +94,13 @@ class Prediction:
     itl_s: float | None  # one decode-only step; None without decode [s]
     time_per_token_s: float | None  # latency / output tokens; None without output [s]
     avg_power_w: float  # of all GPUs, over the request's life [W]
-    scope: Scope
+    accounting: Accounting  # which watts are counted
     warnings: tuple[str, ...]
     predictor: Mapping[str, str]  # name and sha256 of what answered
     power_limit_w: float  # per board, in force [W]
     spread: tuple[tuple[float, float], ...] | None = None  # (level, half width in logarithms) of `energy_j`: see `interval`
-    working: Working | None = field(default=None, repr=False, compare=False)
+    working: Working | None = field(default=None, compare=False)
+    asked: Asked | None = field(default=None, compare=False)  # what was asked, and of whom: see `what_if`
 
     @property
     def energy_j(self) -> float:
@@ -107,6 +112,11 @@ class Prediction:
         """`energy_j / output_tokens`; None for a prefill-only request [J]."""
         tokens = self.request.mean_output_tokens
         return self.energy_j / tokens if tokens else None
+
+    @property
+    def scope(self) -> Scope:
+        """Which watts are counted: "gpu", "host" or "facility"."""
+        return self.accounting.scope
 
     @property
     def gpus(self) -> int:
@@ -238,10 +248,122 @@ class Prediction:
             "cluster": self.cluster,
             "engine": self.engine,
             "scope": self.scope,
+            "pue": self.accounting.pue,
+            "exclusive_host": self.accounting.exclusive_host,
             "mode": self.mode,
             "warnings": list(self.warnings),
             "predictor": dict(self.predictor),
         }
+
+    def what_if(self, **changes: Any) -> WhatIf[Prediction]:
+        """The same question with some arguments changed, asked of the same predictor: before, after and their ratio.
+
+        What was left to its default - mode, formats, the board's common host - is chosen again and listed among the changes.
+
+        Args:
+            changes: arguments of `predict_energy`, but for the predictor: `power_limit_w=500`, `gpu="..."`, `dtype="fp8"`, `batch=64`.
+
+        Raises:
+            InputError: no change, or no such argument.
+            PiePError: the changed question has no answer; the text says why.
+
+        >>> from pie_p import predict_energy
+        >>> p = predict_energy("llama-3.1-8b", gpu="h100-sxm-80gb", batch=8, prompt_tokens=200, output_tokens=300)
+        >>> p.what_if(batch=16).ratio("energy_j") < 1.0  # two requests share the weights that one had to itself
+        True
+        """
+        if self.asked is None:
+            raise InputError("this prediction does not know what was asked; predict_energy's answers do")
+        return WhatIf(before=self, after=self.asked.again(changes))
+
+    def footprint(
+        self,
+        *,
+        grid: str | Grid | None = None,
+        grid_g_per_kwh: float | None = None,
+        price_per_kwh: float | None = None,
+        currency: str = "",
+    ) -> Footprint:
+        """Carbon and cost of the request within its scope, from factors that you give.
+
+        Args:
+            grid: a yearly mean of the catalogue by country and year, "DE-2024"; its source is in the result.
+            grid_g_per_kwh: an intensity of your own instead [g/kWh].
+            price_per_kwh: of the electricity [currency/kWh].
+            currency: what the price is in.
+
+        Raises:
+            InputError: no factor given, or one that cannot be.
+            UnknownNameError: no grid of that name.
+        """
+        return footprint_of(
+            self.energy_j,
+            scope=self.scope,
+            pue=self.accounting.pue,
+            interval_j=None if self.spread is None else self.interval(0.9),
+            grid=grid,
+            grid_g_per_kwh=grid_g_per_kwh,
+            price_per_kwh=price_per_kwh,
+            currency=currency,
+        )
+
+    def to_frame(self) -> Any:
+        """Operators and waits as rows, units in the names of the columns: a pandas DataFrame, or an Arrow table where pandas is missing.
+
+        Raises:
+            MissingExtraError: neither is installed.
+        """
+        return frame_of([COLUMN_UNITS.get(name, name) for name in OperatorEnergy._fields], [_row_of(each) for each in self._operators()])
+
+    def plot(self) -> Any:
+        """A matplotlib figure: the parts of the energy as bars, and the operator tree as an icicle. Nothing is shown or saved.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed.
+        """
+        from pie_p.pictures import prediction_figure
+
+        return prediction_figure(self.to_dict(), self._places(depth=100))
+
+    def _places(self, *, depth: int) -> dict[str, tuple[str, float]]:
+        """Energy kind and energy by path, cut after `depth` parts; the kind with most of the energy there [J]."""
+        kinds: dict[str, dict[str, float]] = {}
+        for operator in self._operators():
+            place = kinds.setdefault("/".join(operator.path.split("/")[:depth]), {})
+            place[operator.energy_kind] = place.get(operator.energy_kind, 0.0) + operator.energy_j
+        return {path: (max(sums, key=lambda kind: sums[kind]), sum(sums.values())) for path, sums in kinds.items()}
+
+    def __repr__(self) -> str:
+        answer = self.to_dict()
+        return f"<Prediction: {quantity(self.energy_j, 'J')} per request, scope {self.scope}; {deployment_words(answer)}>"
+
+    def __str__(self) -> str:
+        answer = self.to_dict()
+        bounds = interval_words(answer)
+        figures = [quantity(self.energy_j, "J") + " per request" + (f" ({bounds})" if bounds else "")]
+        if self.energy_per_output_token_j is not None:
+            figures.append(f"{quantity(self.energy_per_output_token_j, 'J')} per output token")
+        figures.append(f"latency {quantity(self.latency_s, 's')}")
+        return f"{deployment_words(answer)}; {request_words(answer)}\n{', '.join(figures)}; {SCOPE_WORDS[self.scope]}"
+
+    def _repr_html_(self) -> str:
+        from pie_p.card import prediction_card
+
+        return prediction_card(self.to_dict(), places=self._places(depth=4) if self.working else None)
+
+
+# Columns of `Prediction.to_frame` whose name alone does not say the unit.
+COLUMN_UNITS: Final[Mapping[str, str]] = {
+    "time_s": "time_s_per_call",
+    "energy_j": "energy_j_per_request",
+    "flops": "flops_per_call",
+    "hbm_bytes": "hbm_bytes_per_call",
+    "payload_bytes": "payload_bytes_per_call",
+}
+
+
+def _row_of(operator: OperatorEnergy) -> dict[str, Any]:
+    return {COLUMN_UNITS.get(name, name): value for name, value in operator._asdict().items()}
 
 
 def phase_energies(run: Run, sharing: Floats) -> dict[Phase, list[tuple[float, float, float]]]:

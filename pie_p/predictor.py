@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from pie_p.accounting import Accounting, Scope
 from pie_p.cases import make_case
+from pie_p.cautions import cautions
 from pie_p.checks import FrozenDict
 from pie_p.energy import EnergyBreakdown
 from pie_p.engine import Engine, load_engine
-from pie_p.errors import InputError
+from pie_p.errors import InputError, PredictorError
 from pie_p.hardware import Cluster, Gpu
 from pie_p.intervals import Intervals
 from pie_p.kernels import Wanted
@@ -30,6 +31,7 @@ from pie_p.regressors import Learned, OperatorRegressors, Places, picked
 from pie_p.serving import Assembly, Case, ServingCosts, assemble, expected_lag
 from pie_p.settling import Run, settle
 from pie_p.units import Dtype
+from pie_p.what_if import Answerer, Asked
 from pie_p.workload import Mode, OutputTokens
 
 if TYPE_CHECKING:
@@ -139,6 +141,10 @@ class Predictor:
             predictions += _predictions(self, run, accounting or Accounting(), keep_working=keep_working)
         return predictions
 
+    def light(self) -> Answerer:
+        """What travels with a pickled prediction: itself, or its name where megabytes of regressors belong to it."""
+        return self if self.operators is None else _Elsewhere(self.name, self.sha256)
+
     def run(self, assembly: Assembly) -> Run:
         """Times, waits and powers of flattened cases."""
         learned = self.learned(assembly)
@@ -185,7 +191,7 @@ def _predictions(predictor: Predictor, run: Run, accounting: Accounting, *, keep
             working,
             accounting,
             identity,
-            predictor.intervals,
+            predictor,
             energies={phase: energies[phase][number] for phase in PHASES},
             seconds={"prefill": prefill_s[number], "decode": decode_s[number]},
             keep_working=keep_working,
@@ -198,12 +204,13 @@ def _prediction(
     working: Working,
     accounting: Accounting,
     identity: Mapping[str, str],
-    intervals: Intervals | None,
+    predictor: Predictor,
     *,
     energies: Mapping[Phase, tuple[float, float, float]],
     seconds: Mapping[Phase, float],
     keep_working: bool,
 ) -> Prediction:
+    intervals = predictor.intervals
     case, plan = working.run.assembly.cases[working.case], working.run.assembly.schedules[working.case]
     step_s = working.run.clock.step_s[working.steps]
     running_s, tokens = seconds["prefill"] + seconds["decode"], plan.output_tokens
@@ -227,43 +234,35 @@ def _prediction(
         itl_s=float(step_s[-1]) if seconds["decode"] > 0 else None,
         time_per_token_s=latency_s / tokens if tokens else None,
         avg_power_w=breakdown.gpu_j * plan.sharing / running_s,
-        scope=accounting.scope,
-        warnings=(*_warnings(case, working), *(intervals.in_domain(case) if intervals else ())),
+        accounting=accounting,
+        warnings=(*cautions(case, working), *(intervals.in_domain(case) if intervals else ())),
         predictor=identity,
         power_limit_w=case.power_limit_w or case.deployment.cluster.gpu.limit_w,
         spread=intervals.spread(case) if intervals else None,
         working=working if keep_working else None,
+        asked=Asked(case=case, accounting=accounting, answerer=predictor),
     )
 
 
-def _warnings(case: Case, working: Working) -> tuple[str, ...]:
-    deployment, request, texts = case.deployment, case.request, []
-    longest = request.prompt_tokens + request.mean_output_tokens
-    context = request.prompt_tokens + request.mean_output_tokens * request.length_spread / 2
-    fits = deployment.largest_batch(context)
-    if fits < request.batch:
-        texts.append(
-            f"the KV cache of batch {request.batch:g} does not fit beside the weights; about {int(fits)} requests per data-parallel rank do"
-        )
-    if deployment.llm.max_context and longest > deployment.llm.max_context:
-        texts.append(f"{longest:g} tokens are more than the {deployment.llm.max_context} that {deployment.llm.name} was trained for")
-    if deployment.engine.asked:
-        texts.append(f"{deployment.engine.name}=={deployment.engine.asked} was asked for; the costs are those of {deployment.engine}")
-    texts += deployment.llm.notes
-    texts += _unprofiled(working)
-    return tuple(texts)
+class _Elsewhere(NamedTuple):
+    """A predictor that stayed where a prediction was pickled: found again by name and checksum."""
 
+    name: str
+    sha256: str
 
-def _unprofiled(working: Working) -> list[str]:
-    """A sentence that names the operators outside the profiled range, where there are any."""
-    outside = working.run.outside
-    if outside is None or not outside[working.rows].any():
-        return []
-    assembly = working.run.assembly
-    places = assembly.which[working.rows][outside[working.rows]]
-    paths = dict.fromkeys(assembly.distinct[place].operator.path for place in places.tolist())
-    shown_paths = ", ".join(list(paths)[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    return [f"outside what was profiled, so nearer to the physical base than to a measurement: {shown_paths}"]
+    def predict(self, cases: Sequence[Case], *, accounting: Accounting | None = None) -> list[Prediction]:
+        """Answers of the predictor of that name, if it is the same one."""
+        found = load_predictor(self.name)
+        if found.sha256 != self.sha256:
+            raise PredictorError(
+                f"predictor {self.name!r} here has checksum {found.sha256[:8]}, the one that answered {self.sha256[:8]}; "
+                "ask predict_energy(..., predictor=...) anew"
+            )
+        return found.predict(cases, accounting=accounting)
+
+    def light(self) -> Answerer:
+        """Itself."""
+        return self
 
 
 @lru_cache(maxsize=64)

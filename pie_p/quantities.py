@@ -5,13 +5,29 @@ from __future__ import annotations
 import math
 import numbers
 from decimal import Decimal
-from typing import cast
+from typing import Final, cast
 
 from pie_p.errors import InputError
+from pie_p.units import DTYPES, Dtype
+
+# What other libraries call the formats: torch and numpy, vLLM's `--dtype` and `--kv-cache-dtype`, checkpoints.
+_SPELLINGS: Final[dict[str, Dtype]] = {
+    **{dtype: dtype for dtype in DTYPES},
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8": "fp8",
+    "float8e4m3fn": "fp8",
+    "float8e4m3": "fp8",
+    "float8e5m2": "fp8",
+    "fp8e4m3": "fp8",
+    "fp8e5m2": "fp8",
+    "uint4": "int4",
+}
 
 
 def as_float(name: str, value: object, *, least: float = 0.0, above: bool = False, most: float = 1e18) -> float:
-    """A finite number within bounds; numpy, pandas and polars scalars and Decimal count as numbers, bools and strings do not.
+    """A finite number within bounds; scalars of numpy, pandas, polars, Arrow and torch and Decimal count, bools and strings do not.
 
     Args:
         name: the argument's name, for the message.
@@ -26,10 +42,7 @@ def as_float(name: str, value: object, *, least: float = 0.0, above: bool = Fals
     >>> as_float("batch", 8)
     8.0
     """
-    if not _is_number(value):
-        item = getattr(value, "item", None)  # a 0-d array or a scalar of another library
-        if not isinstance(value, (str, bytes)) and callable(item) and getattr(value, "ndim", 0) == 0:
-            value = item()
+    value = _plain(value)
     if not _is_number(value):
         raise InputError(f"{name} = {shown(value)} is not a number; give one {_range(least, above, most)}")
     try:
@@ -53,6 +66,39 @@ def as_int(name: str, value: object, *, least: int = 1, most: int = 10**9) -> in
     if number != int(number):
         raise InputError(f"{name} = {shown(value)} is not a whole number; give one {_range(least, False, most)}")
     return int(number)
+
+
+def as_dtype(name: str, value: object) -> Dtype | None:
+    """A storage format, however it is spelled: `"FP8"`, `"float16"`, `torch.bfloat16`, `numpy.float16`; None for None and "auto".
+
+    Raises:
+        InputError: with what came and what is allowed.
+
+    >>> as_dtype("dtype", "torch.float16"), as_dtype("dtype", "FP8"), as_dtype("kv_dtype", "auto")
+    ('fp16', 'fp8', None)
+    """
+    if value is None:
+        return None
+    foreign = type(value).__name__ == "dtype" or type(value).__module__.partition(".")[0] in ("torch", "numpy")
+    text = value if isinstance(value, str) else value.__name__ if isinstance(value, type) else str(value) if foreign else None
+    if text is not None:
+        plain = text.strip().lower().removeprefix("torch.").removeprefix("numpy.").replace("_", "").replace("-", "")
+        if plain == "auto":
+            return None
+        if plain in _SPELLINGS:
+            return _SPELLINGS[plain]
+    raise InputError(f"{name} = {shown(value)} is not known; allowed: {', '.join(DTYPES)}")
+
+
+def _plain(value: object) -> object:
+    """A scalar of another library - a 0-d array, a tensor, Arrow's - as Python's own; anything else as it came."""
+    if _is_number(value) or isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
+        return value
+    own = getattr(value, "item", None) or getattr(value, "as_py", None)
+    try:
+        return own() if callable(own) else value
+    except Exception:  # noqa: BLE001  (a column has `item` too, and refuses in its own words)
+        return value
 
 
 def _is_number(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Tables of a sweep: a frame for notebooks, and CSV, JSON or Parquet on disk."""
+"""Tables of a sweep on disk: CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +15,6 @@ from pie_p.storage import write_atomically
 
 SUFFIXES: Final = (".csv", ".json", ".parquet")
 Rows = Sequence[Mapping[str, Any]]
-
-
-def frame_of(columns: Sequence[str], rows: Rows) -> Any:
-    """A pandas DataFrame, or an Arrow table where pandas is missing.
-
-    Raises:
-        MissingExtraError: neither is installed.
-    """
-    values = {name: [row[name] for row in rows] for name in columns}
-    if find_spec("pandas") is not None:
-        return require("pandas", extra="train").DataFrame(values, columns=list(columns))
-    return require("pyarrow", extra="train").table(values)
 
 
 def save_sweep(path: str | Path, *, columns: Sequence[str], rows: Callable[[], Rows], plain: Callable[[], Mapping[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from pie_p.accounting import Accounting, Scope
 from pie_p.candidates import COLUMNS, Candidate, Infeasible, best_of, figure_of, limits_of, pareto_front
 from pie_p.engine import Engine
 from pie_p.errors import InputError
+from pie_p.frames import frame_of
 from pie_p.hardware import Cluster, Gpu
 from pie_p.intervals import width_at
 from pie_p.llm import LLMSource, load_llm
@@ -24,7 +25,7 @@ from pie_p.prediction import Prediction
 from pie_p.predictor import Predictor, load_predictor
 from pie_p.quantities import as_float
 from pie_p.serving import Case
-from pie_p.sweep_files import frame_of, save_sweep
+from pie_p.sweep_files import save_sweep
 from pie_p.sweep_grid import context_tokens, make_grid
 from pie_p.sweep_progress import progress_of
 from pie_p.units import Dtype

@@ -13,6 +13,7 @@ GIGA: Final = 1e9
 TERA: Final = 1e12  # 1 TFLOPS = 1e12 FLOP/s, 1 TB/s = 1e12 B/s
 GIB: Final = 1 << 30
 J_PER_WH: Final = 3600.0
+J_PER_KWH: Final = 3.6e6
 
 Dtype = Literal["bf16", "fp16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 DTYPES: Final[tuple[Dtype, ...]] = get_args(Dtype)

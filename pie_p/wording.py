@@ -73,7 +73,8 @@ def degrees(plan: Mapping[str, Any]) -> str:
 
 def deployment_words(answer: Mapping[str, Any]) -> str:
     """What runs where, out of `Prediction.to_dict()`."""
-    return f"{answer['llm']} ({answer['dtype']}) on {answer['gpus']} x {answer['gpu']}, {degrees(answer)}"
+    plan = f", {degrees(answer)}" if answer["gpus"] > 1 else ""
+    return f"{answer['llm']} ({answer['dtype']}) on {answer['gpus']} x {answer['gpu']}{plan}"
 
 
 def request_words(answer: Mapping[str, Any]) -> str:

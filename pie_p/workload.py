@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Literal
 
@@ -160,7 +160,8 @@ def _output_tokens(value: object) -> OutputTokens:
         return value
     if isinstance(value, Mapping):
         raise InputError("output_tokens is a mapping; use LengthDistribution.from_lengths(lengths, counts)")
-    if isinstance(value, (list, tuple)) or getattr(value, "ndim", 0) == 1:
+    column = isinstance(value, Sized) and hasattr(value, "__iter__") and getattr(value, "ndim", 1) != 0  # of any library
+    if column and not isinstance(value, (str, bytes)):
         return LengthDistribution.from_lengths(list(value))  # type: ignore[call-overload]
     tokens = as_float("output_tokens", value, most=MAX_TOKENS)
     return as_float("output_tokens", value, least=MIN_TOKENS, most=MAX_TOKENS) if tokens else tokens

@@ -52,7 +52,7 @@ def test_json_has_the_keys_of_the_contract_and_echoes_what_was_asked(run: Any) -
     answer = json.loads(ran.out)
     assert (ran.code, ran.err) == (0, "")
     assert answer.keys() >= CONTRACT
-    assert answer.keys() - CONTRACT == ASKED | {"power_limit_w", "interval"}
+    assert answer.keys() - CONTRACT == ASKED | {"power_limit_w", "interval", "pue", "exclusive_host"}
     for name in ENERGIES:
         assert tuple(answer[name]) == PARTS
     assert set(answer["predictor"]) == {"name", "sha256"}

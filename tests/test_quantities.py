@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pie_p import LengthDistribution, predict_energy
 from pie_p.errors import InputError
-from pie_p.quantities import as_float, as_int, shown
+from pie_p.quantities import as_dtype, as_float, as_int, shown
+from pie_p.units import DTYPES
 
 NOT_QUITE = (np.timedelta64(8, "s"), Decimal("sNaN"))
 
@@ -126,3 +128,106 @@ def test_whatever_is_no_number_is_refused_in_one_line(value: object) -> None:
 def test_a_long_value_is_cut_at_forty_characters() -> None:
     assert shown(list(range(1000))) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11..."
     assert len(shown("x" * 1_000_000)) == 40
+
+
+# Storage formats
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        *((dtype, dtype) for dtype in DTYPES),
+        ("FP8", "fp8"),
+        (" bf16 ", "bf16"),
+        ("bfloat16", "bf16"),
+        ("float16", "fp16"),
+        ("half", "fp16"),
+        ("torch.float16", "fp16"),
+        ("torch.float8_e4m3fn", "fp8"),
+        ("fp8_e5m2", "fp8"),
+        ("NVFP4", "nvfp4"),
+        (np.float16, "fp16"),
+        (np.dtype("float16"), "fp16"),
+        (np.dtype("int8"), "int8"),
+        (None, None),
+        ("auto", None),
+    ],
+    ids=str,
+)
+def test_a_format_is_known_in_the_spellings_of_torch_numpy_and_vllm(value: object, dtype: str | None) -> None:
+    assert as_dtype("dtype", value) == dtype
+
+
+def test_a_format_of_torch_itself_is_known() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert as_dtype("dtype", torch.bfloat16) == "bf16"
+    assert as_dtype("kv_dtype", torch.float8_e4m3fn) == "fp8"
+
+
+@pytest.mark.parametrize("value", ["fp9", "float32", "awq", "", 8, True, np.float32, np.zeros((2, 2)), ["fp8"], {"dtype": "fp8"}], ids=str)
+def test_an_unknown_format_is_refused_with_those_allowed(value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        as_dtype("dtype", value)
+    assert str(caught.value) == f"dtype = {shown(value)} is not known; allowed: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4"
+
+
+# Numbers of other libraries, wherever a number is asked for
+
+ASKED = {
+    "tp": 2,
+    "dp": 1,
+    "batch": 8,
+    "prompt_tokens": 200,
+    "output_tokens": 100,
+    "cached_prompt_tokens": 50,
+    "power_limit_w": 500,
+    "pue": 2,
+}
+
+
+def foreign(kind: str) -> dict[str, object]:
+    """The same numbers as scalars of another library."""
+    if kind == "pandas":
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+        return dict(pandas.DataFrame([ASKED]).iloc[0])
+    if kind == "pandas float":
+        pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+        return {name: pandas.Series([value], dtype="Float32").iloc[0] for name, value in ASKED.items()}
+    if kind == "polars":
+        polars = pytest.importorskip("polars", reason="polars is not installed")
+        return {name: polars.Series([value])[0] for name, value in ASKED.items()}
+    if kind == "polars frame":
+        polars = pytest.importorskip("polars", reason="polars is not installed")
+        return polars.DataFrame([ASKED]).row(0, named=True)  # type: ignore[no-any-return]
+    if kind == "pyarrow":
+        arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+        return {name: arrow.scalar(value) for name, value in ASKED.items()}
+    if kind == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        return {name: torch.tensor(value) for name, value in ASKED.items()}
+    make = {"int64": np.int64, "float32": np.float32, "0-d array": np.array, "decimal": Decimal, "fraction": Fraction}[kind]
+    return {name: make(value) for name, value in ASKED.items()}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["int64", "float32", "0-d array", "decimal", "fraction", "pandas", "pandas float", "polars", "polars frame", "pyarrow", "torch"],
+)
+def test_an_answer_is_the_same_whatever_library_its_numbers_come_from(kind: str) -> None:
+    plain = predict_energy("llama-3.1-8b", gpu="h100-sxm-80gb", scope="facility", **ASKED)  # type: ignore[arg-type]
+    other = predict_energy("llama-3.1-8b", gpu="h100-sxm-80gb", scope="facility", **foreign(kind))  # type: ignore[arg-type]
+    assert other == plain
+    assert hash(other) == hash(plain)
+    assert plain.what_if(batch=foreign(kind)["batch"]).ratio() == 1.0
+    assert plain.footprint(grid_g_per_kwh=foreign(kind)["batch"]).carbon_g == plain.footprint(grid_g_per_kwh=8).carbon_g  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("library", ["numpy", "pandas", "polars", "pyarrow", "torch"])
+def test_output_lengths_may_be_a_column_of_any_library(library: str) -> None:
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
+    make = {"numpy": "array", "pandas": "Series", "polars": "Series", "pyarrow": "array", "torch": "tensor"}[library]
+    lengths = getattr(module, make)([100, 300])
+    assert LengthDistribution.from_lengths(lengths) == LengthDistribution.from_lengths([100, 300])
+    ask = {"gpu": "h100-sxm-80gb", "batch": 4, "prompt_tokens": 9}
+    plain = predict_energy("llama-3.1-8b", output_tokens=[100, 300], **ask)  # type: ignore[arg-type]
+    assert predict_energy("llama-3.1-8b", output_tokens=lengths, **ask) == plain

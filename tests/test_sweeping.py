@@ -250,7 +250,7 @@ def test_tables_carry_units_scope_and_every_row(plans: Sweep, tmp_path: Path) ->
 
 def test_without_pandas_a_frame_is_an_arrow_table(plans: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
-    monkeypatch.setattr("pie_p.sweep_files.find_spec", lambda name: None)
+    monkeypatch.setattr("pie_p.frames.find_spec", lambda name: None if name == "pandas" else object())
     table = plans.to_frame()
     assert isinstance(table, arrow.Table)
     assert table["energy_j"].to_pylist() == [each.energy_j for each in plans]
