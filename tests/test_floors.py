@@ -17,16 +17,16 @@ HEAVY = ("torch", "pynvml", "xgboost", "sklearn", "scipy", "matplotlib", "pandas
 
 # Who may import what, by the first part below pie_p. Nobody may import what is not named.
 ALLOWED = {
-    "torch": {"profiling"},
+    "torch": {"bench", "profiling"},
     "pynvml": {"profiling"},
     "xgboost": {"boosting", "scoring"},
     "sklearn": {"boosting", "scoring"},
-    "pyarrow": {"parquet", "profiling", "importers", "profiles", "frames", "sweep_files", "trace_files"},
+    "pyarrow": {"bench", "parquet", "profiling", "importers", "profiles", "frames", "sweep_files", "trace_files"},
     "matplotlib": {"accuracy_pictures", "pictures", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
     "pandas": {"frames"},
     "scipy": {"fitting", "scoring"},
-    "transformers": set(),
+    "transformers": {"bench"},
 }
 
 
