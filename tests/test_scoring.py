@@ -80,6 +80,13 @@ def test_runs_without_the_scored_source_are_an_error() -> None:
         evaluate_runs(older, jobs=1)
 
 
+def test_runs_of_one_llm_alone_are_an_error() -> None:
+    runs = perfect_runs()
+    one = runs.take((runs.source == "mlenergy_v3") & (runs.base == runs.base[runs.source == "mlenergy_v3"][0]))
+    with pytest.raises(InputError, match=r"unseen LLM: without .* no run is left to learn from"):
+        evaluate_runs(one, jobs=1)
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no public data at {DATA}; set PIE_P_SHARED")
 def test_energy_of_unseen_families_on_public_rows(tmp_path: Path) -> None:
     from pie_p.end_to_end import measured_runs

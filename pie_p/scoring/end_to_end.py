@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.end_to_end import MeasuredRuns, measured_runs
+from pie_p.errors import InputError
 from pie_p.fitting import Physics
 from pie_p.physics import Floats
 from pie_p.profiles import load_profile
@@ -186,6 +187,11 @@ class _Bench:
         self.runs, self.seed, self.progress = runs, seed, progress
         self.roles: Roles = roles_of(runs)
         self.splits: tuple[Split, ...] = splits_of(runs, self.roles)
+        for name, fold in ((split.name, fold) for split in self.splits for fold in split.folds):
+            if not (fold.timed.any() and fold.metered.any()):
+                raise InputError(
+                    f"{name}: without {fold.name} no run is left to learn from; give runs of several LLMs, families and GPU counts"
+                )
         self.whole: Fold = everything(self.roles)
         self.known_engine = replace(self.whole, name="the other engine version", metered=self.whole.metered & ~self.roles.older)
         self.assembly: Assembly = assemble(runs.cases)
