@@ -150,7 +150,7 @@ def predict(
         screen.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
 
 
-@app.command()
+@app.command(epilog="Example: pie-p llms --json")
 def llms(as_json: Json = False) -> None:
     """List the bundled LLMs with their parameter counts."""
     from pie_p.llm import llm_names, load_llm
@@ -166,7 +166,7 @@ def llms(as_json: Json = False) -> None:
     console().print(names_table("Bundled LLMs", ("name", "parameters", "active", "dtype"), rows))
 
 
-@app.command()
+@app.command(epilog="Example: pie-p hardware --json")
 def hardware(as_json: Json = False) -> None:
     """List the GPU boards of the catalogue."""
     from pie_p.hardware import gpu_names, load_gpu

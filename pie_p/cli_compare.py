@@ -45,7 +45,10 @@ def compare(
     predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.", autocompletion=complete_predictor)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: every answer, and its ratios to the first.")] = False,
 ) -> None:
-    """Set configurations side by side. An option with several values gives one to each column, with one value it holds for all."""
+    """Set configurations side by side.
+
+    A list (A,B,...) has commas between its entries, or is the option given several times; it gives one entry to each column, a single one to all.
+    """
     lists = {
         "gpu": words_of(gpu), "dtype": words_of(dtype), "kv_dtype": words_of(kv_dtype), "engine": words_of(engine),
         **{

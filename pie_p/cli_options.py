@@ -26,8 +26,8 @@ def figure(text: str) -> Any:
 
 
 def several(text: str, *, complete: Callable[[str], list[str]] | None = None) -> Any:
-    """An option that may be given several times, or once with commas."""
-    return typer.Option(help=f"{text} Several: with commas, or the option again.", metavar="LIST", autocompletion=complete)
+    """An option that takes several: words with commas between, or the option several times."""
+    return typer.Option(help=text, metavar="A,B,...", autocompletion=complete)
 
 
 def words_of(values: Sequence[str] | None) -> list[str] | None:
@@ -74,6 +74,13 @@ def complete_predictor(incomplete: str) -> list[str]:
     from pie_p.model_files import shipped
 
     return _beginning(incomplete, ["physics", *shipped()])
+
+
+def complete_grid(incomplete: str) -> list[str]:
+    """Names of electricity grids that begin so, in any case."""
+    from pie_p.footprint import grid_names
+
+    return [name for name in grid_names() if name.lower().startswith(incomplete.lower())]
 
 
 def complete_figure(incomplete: str) -> list[str]:

@@ -59,7 +59,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write every plan to a .csv, .json or .parquet file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the same keys as Sweep.to_dict(), and `best`.")] = False,
 ) -> None:
-    """Try every combination of plans, and choose."""
+    """Try every combination of plans, and choose. A list (A,B,...) has commas between its entries, or is the option given several times."""
     from pie_p.sweeping import sweep as run
 
     plans = run(

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pie_p.candidates import FIGURES, Candidate, Infeasible
 from pie_p.extras import require
 from pie_p.scatter import scatter_svg
+from pie_p.wording import quantity
 
 FRONT, OTHER = "#0f8b6d", "#9a9a9a"
 MOST_ROWS: Final = 12  # of a table in a notebook
@@ -37,6 +38,11 @@ def pareto_figure(candidates: Sequence[Candidate], front: Sequence[Candidate], *
     axes.plot([getattr(c, x) for c in front], [getattr(c, y) for c in front], "o", color=FRONT, drawstyle="steps-post", linestyle="-",
               linewidth=1, label="Pareto front")  # fmt: skip
     axes.set(title=title, xlabel=label_of(x), ylabel=label_of(y), xscale="log", yscale="log")
+    ticks = require("matplotlib.ticker", extra="plot")
+    for one in (axes.xaxis, axes.yaxis):
+        one.set_major_locator(ticks.LogLocator(subs=(1.0, 2.0, 5.0)))
+        one.set_major_formatter(ticks.FormatStrFormatter("%g"))
+        one.set_minor_locator(ticks.NullLocator())
     for place, candidate in enumerate(front):
         if place in {0, len(front) // 2, len(front) - 1}:
             axes.annotate(
@@ -80,7 +86,7 @@ def _title(candidate: Candidate, objective: str) -> str:
 
 def _front_table(front: Sequence[Candidate], objective: str) -> str:
     shown = front[:: max(1, -(-len(front) // MOST_ROWS))]
-    heads = ("plan", FIGURES[objective].words + " [J]", "latency [s]", "per token [ms]", "first token [ms]", "power [W]", "tokens/s")
+    heads = ("plan", FIGURES[objective].words, "latency", "per token", "first token", "power", "tokens/s")
     rows = "".join(
         "<tr><td style='text-align:left'>" + "</td><td>".join((escape(each.plan), *_figures(each, objective))) + "</td></tr>"
         for each in shown
@@ -91,11 +97,9 @@ def _front_table(front: Sequence[Candidate], objective: str) -> str:
 
 
 def _figures(each: Candidate, objective: str) -> tuple[str, ...]:
-    milli = [None if value is None else 1e3 * value for value in (each.tpot_s, each.ttft_s)]
-    return tuple(
-        "–" if value is None else f"{value:,.4g}"
-        for value in (getattr(each, objective), each.latency_s, *milli, each.avg_power_w, each.tokens_per_s)
-    )
+    joules = quantity(getattr(each, objective), "J")
+    times = (quantity(value, "s") for value in (each.latency_s, each.tpot_s, each.ttft_s))
+    return (joules, *times, quantity(each.avg_power_w, "W"), quantity(each.tokens_per_s, "").strip())
 
 
 def _refusals(infeasible: Sequence[Infeasible]) -> str:

@@ -169,3 +169,13 @@ def test_completion_can_be_installed(run: Any) -> None:
     text = run("--help").out
     assert "--install-completion" in text
     assert "--show-completion" in text
+
+
+def test_every_verb_prints_json_and_shows_an_example(run: Any) -> None:
+    from pie_p.cli import app
+
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__  # type: ignore[union-attr]
+        text = run(name, "--help").out
+        assert "--json" in text, name
+        assert f"Example: pie-p {name}" in " ".join(text.split()), name

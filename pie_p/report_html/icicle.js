@@ -45,7 +45,7 @@
     const [factor, prefix] = [[1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"]].find(([f]) => size >= f * 0.9995) || [1e-6, "µ"];
     return joules === 0 ? "0 J" : `${(joules / factor).toPrecision(3).replace(/e.*/, "")} ${prefix}J`;
   };
-  const percent = (part) => `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
+  const percent = (part) => part > 0 && part < 0.0005 ? "under 0.1 %" : `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
   const label = (at) => (at === root ? "whole request" : at.name.replace(/_/g, " "));
   const meaning = (at) => words[at.name] || "";
   const paint = (at) => {
@@ -136,7 +136,7 @@
       }
       return button;
     }));
-    told.textContent = `${label(shown)}: ${figure(shown.joules)}, ${percent(shown.joules / root.joules)} of the GPU energy. ${meaning(shown)}`;
+    told.textContent = `${label(shown)}: ${figure(shown.joules)}, ${percent(shown.joules / root.joules)} of the GPU energy${meaning(shown) && ` (${meaning(shown)})`}`;
     drawBlocks(shown);
     drawList(shown);
     if (focus) (stage.querySelector("button") || trail.querySelector("button"))?.focus();
