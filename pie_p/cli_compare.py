@@ -47,7 +47,8 @@ def compare(
 ) -> None:
     """Set configurations side by side.
 
-    A list (A,B,...) has commas between its entries, or is the option given several times; it gives one entry to each column, a single one to all.
+    A list (A,B,...) has commas between its entries, or is the option given several times. It gives one entry to each column; a single
+    entry holds for all.
     """
     lists = {
         "gpu": words_of(gpu), "dtype": words_of(dtype), "kv_dtype": words_of(kv_dtype), "engine": words_of(engine),

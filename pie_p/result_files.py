@@ -35,6 +35,25 @@ class _Made(_Read):
     sha256: Word
 
 
+class _Change(_Read):
+    before: Any
+    after: Any
+
+
+class _WhatIf(_Read):
+    changes: dict[Word, _Change]
+    ratio: dict[Word, Amount | None]
+
+
+class _Footprint(_Read):
+    carbon_g: Amount | None
+    grid_g_per_kwh: Amount | None
+    grid: Word
+    cost: Amount | None
+    price_per_kwh: Amount | None
+    currency: Word
+
+
 class _Prediction(_Read):
     llm: Word
     gpu: Word
@@ -65,6 +84,8 @@ class _Prediction(_Read):
     warnings: list[Word]
     predictor: _Made
     tree: dict[Word, Signed] | None = None
+    what_if: list[_WhatIf] | None = None
+    footprint: _Footprint | None = None
 
 
 class _Candidate(_Read):

@@ -17,12 +17,18 @@ from pie_p.errors import InputError
 from pie_p.report_html import report_html, write_report
 from pie_p.report_html.words import GLOSSARY, PLACES, PREDICTION_WORDS, SWEEP_WORDS
 from pie_p.result_files import checked
+from pie_p.wording import change
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 PREDICTION = predict_energy("mixtral-8x7b", gpu="h100-sxm-80gb", tp=2, pp=2, ep=2, batch=8, prompt_tokens=500, output_tokens=300)
 PLANS = sweep("llama-3.1-70b", gpus=["h100-sxm-80gb", "b200-sxm-180gb"], tp=[2, 3, 4, 8], prompt_tokens=500, output_tokens=300)
+MORE = {
+    "tree": PREDICTION.tree(6),
+    "what_if": [json.loads(json.dumps(PREDICTION.what_if(gpu="a100-sxm-80gb").to_dict()))],
+    "footprint": PREDICTION.footprint(grid_g_per_kwh=380, price_per_kwh=0.2, currency="EUR").to_dict(),
+}
 ANSWERS: dict[str, dict[str, Any]] = {
-    "prediction": PREDICTION.to_dict() | {"tree": PREDICTION.tree(6)},
+    "prediction": PREDICTION.to_dict() | MORE,
     "sweep": json.loads(json.dumps(PLANS.to_dict())),
 }
 
@@ -115,14 +121,16 @@ def test_it_loads_without_an_error_and_asks_nobody_for_anything(browser: Any, pa
 @pytest.mark.parametrize("name", ANSWERS)
 def test_figures_on_the_page_are_those_of_the_file(browser: Any, pages: dict[str, Path], name: str) -> None:
     opened(browser, pages[name])
-    figures = browser.execute_script("return [...document.querySelectorAll('data')].map(d => [d.dataset.key, d.value, d.textContent])")
-    assert {"prediction": "energy_j", "sweep": "tried"}[name] in {key for key, _, _ in figures}
-    for key, value, shown in figures:
+    figures = browser.execute_script(
+        "return [...document.querySelectorAll('data')].map(d => [d.dataset.key, d.value, d.textContent, Number(d.dataset.scale || 1)])"
+    )
+    assert {"prediction": "footprint.carbon_g", "sweep": "tried"}[name] in {key for key, *_ in figures}
+    for key, value, shown, times in figures:
         exact = at_path(ANSWERS[name], key)
         assert float(value) == pytest.approx(exact, rel=1e-12)
         number, _, unit = shown.partition(" ")
-        scale = {"k": 1e3, "M": 1e6, "m": 1e-3, "µ": 1e-6}.get(unit[:1], 1.0) if len(unit) > 1 else 1.0
-        assert float(number.replace(",", "")) * scale == pytest.approx(exact, rel=6e-3)
+        scale = {"k": 1e3, "M": 1e6, "m": 1e-3, "µ": 1e-6}.get(unit[:1], 1.0) if len(unit) == 2 else 1.0
+        assert float(number.replace(",", "")) * scale == pytest.approx(times * exact, rel=6e-3)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -298,12 +306,16 @@ def test_a_file_without_a_tree_gets_one_where_its_question_can_be_asked_again() 
 
 
 def test_what_if_figures_are_predictions() -> None:
-    other = predict_energy("mixtral-8x7b", gpu="h100-sxm-80gb", tp=2, pp=2, ep=2, batch=16, prompt_tokens=500, output_tokens=300)
-    change = other.breakdown.gpu_j / PREDICTION.breakdown.gpu_j - 1
-    shown = re.search(r"twice the batch.*?<td>(−|\+)([\d.]+)&nbsp;%</td>", page(ANSWERS["prediction"]))
-    assert shown
-    assert float(shown[2]) == pytest.approx(100 * abs(change), abs=0.06)
-    assert (shown[1] == "−") == (change < 0)
+    question: dict[str, Any] = {"tp": 2, "pp": 2, "ep": 2, "prompt_tokens": 500, "output_tokens": 300}
+    text = page(ANSWERS["prediction"])
+    for words, changed in (
+        (r"twice the batch", {"gpu": "h100-sxm-80gb", "batch": 16}),
+        (r"gpu h100-sxm-80gb -&gt; a100-sxm-80gb", {"gpu": "a100-sxm-80gb", "batch": 8}),
+    ):
+        ratio = predict_energy("mixtral-8x7b", **question, **changed).energy_j / PREDICTION.energy_j
+        shown = re.search(rf"{words}.*?<td>(.*?)</td>", text)
+        assert shown
+        assert shown[1] == change(ratio).replace(" ", "&nbsp;").replace("-", "−")
 
 
 @pytest.mark.parametrize("changed", [{"llm": "my-own-llm"}, {"predictor": {"name": "default", "sha256": "0" * 64}}, {"latency_s": 1.0}])

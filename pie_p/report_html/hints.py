@@ -16,20 +16,9 @@ from pie_p.predictor import load_predictor, predict_energy
 from pie_p.units import BYTES_PER_VALUE
 
 NAMES: Final = (
-    "llm",
-    "gpu",
-    "tp",
-    "pp",
-    "dp",
-    "ep",
-    "batch",
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "output_tokens",
-    "dtype",
-    "kv_dtype",
-    "mode",
-)
+    "llm", "gpu", "tp", "pp", "dp", "ep", "batch", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "dtype", "kv_dtype", "mode",
+    "engine", "power_limit_w", "scope", "pue", "exclusive_host",
+)  # fmt: skip
 CAP: Final = 0.7  # of the power limit, for the hint on capping
 
 
@@ -44,31 +33,23 @@ class Hint(NamedTuple):
 
 
 def again(answer: Mapping[str, Any]) -> Prediction | None:
-    """The prediction that a dictionary came from, GPU boards only; None where the same figures do not come out here."""
+    """The prediction that a dictionary came from; None where the same figures do not come out here."""
+    made = answer["predictor"]
+    question: dict[str, Any] = {name: answer[name] for name in NAMES if answer.get(name) is not None}
     try:
-        if load_predictor(answer["predictor"]["name"]).sha256 != answer["predictor"]["sha256"]:
-            return None
-        repeated = _ask(answer)
+        predictor = load_predictor(made["name"])
+        repeated = predict_energy(**question, predictor=predictor)
     except PiePError:
         return None
-    parts = answer["breakdown"]
-    boards_j = parts["compute_j"] + parts["communication_j"] + parts["wait_j"]
-    same = isclose(repeated.breakdown.gpu_j, boards_j, rel_tol=1e-9) and isclose(repeated.latency_s, answer["latency_s"], rel_tol=1e-9)
-    return repeated if same and repeated.cluster == answer["cluster"] else None
-
-
-def _ask(answer: Mapping[str, Any], **changed: Any) -> Prediction:
-    question: dict[str, Any] = {name: answer[name] for name in NAMES if answer.get(name) is not None}
-    limit_w = answer["power_limit_w"]
-    engine = answer["engine"]
-    return predict_energy(**question | {"engine": engine, "power_limit_w": limit_w} | changed, predictor=answer["predictor"]["name"])
+    same = all(isclose(getattr(repeated, name), answer[name], rel_tol=1e-9) for name in ("energy_j", "latency_s"))
+    return repeated if same and repeated.cluster == answer["cluster"] and predictor.sha256 == made["sha256"] else None
 
 
 def hints(answer: Mapping[str, Any], repeated: Prediction | None) -> list[Hint]:
     """Changes worth a thought; none where the question cannot be asked again."""
     if repeated is None:
         return []
-    return [_tried(answer, repeated, what, why, changed) for what, why, changed in _changes(answer)]
+    return [_tried(repeated, what, why, changed) for what, why, changed in _changes(answer)]
 
 
 def _changes(answer: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
@@ -86,12 +67,12 @@ def _changes(answer: Mapping[str, Any]) -> list[tuple[str, str, dict[str, Any]]]
     return changes
 
 
-def _tried(answer: Mapping[str, Any], repeated: Prediction, what: str, why: str, changed: dict[str, Any]) -> Hint:
+def _tried(repeated: Prediction, what: str, why: str, changed: dict[str, Any]) -> Hint:
     try:
-        other = _ask(answer, **changed)
+        other = repeated.what_if(**changed)
     except PiePError as error:
         return Hint(what, why, None, None, refused=f"cannot run: {error}")
-    full = next((text for text in other.warnings if text.startswith("the KV cache")), "")
+    full = next((text for text in other.after.warnings if text.startswith("the KV cache")), "")
     if full:
         return Hint(what, why, None, None, refused=f"cannot run: {full}")
-    return Hint(what, why, other.breakdown.gpu_j / repeated.breakdown.gpu_j, other.latency_s / repeated.latency_s)
+    return Hint(what, why, other.ratio("energy_j"), other.ratio("latency_s"))

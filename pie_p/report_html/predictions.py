@@ -10,6 +10,7 @@ from pie_p.report_html.hints import Hint, again, hints
 from pie_p.report_html.page import glossary, page, provenance, section, shown, stacked_bar, table, tiles, warnings
 from pie_p.report_html.words import COMMUNICATION, PLACES, PREDICTION_WORDS, SCOPE_SENTENCES
 from pie_p.units import J_PER_WH
+from pie_p.what_if import changes_words
 from pie_p.wording import PART_WORDS, change, degrees, quantity, share
 
 LAMP_W: Final = 8.0  # an LED lamp as bright as an old 60 W bulb [W]
@@ -35,7 +36,8 @@ def prediction_page(answer: Mapping[str, Any], *, source: str = "") -> str:
         + _phases(answer)
         + _times(answer)
         + _inside(tree)
-        + _what_if(hints(answer, repeated))
+        + _what_if(_asked_for(answer) + hints(answer, repeated))
+        + _footprint(answer.get("footprint"))
         + warnings(answer["warnings"])
         + glossary(PREDICTION_WORDS)
         + _provenance(answer, source)
@@ -154,8 +156,33 @@ def _what_if(found: list[Hint]) -> str:
         ]
         for hint in found
     ]
-    about = "The same question with one thing changed: energy of the GPU boards per request, and time until the whole answer is there."
+    about = "The same question with one thing changed: energy per request, and time until the whole answer is there."
     return section("What if", table(("change", "energy", "time"), rows, caption="What would change"), about=about)
+
+
+def _asked_for(answer: Mapping[str, Any]) -> list[Hint]:
+    """Changes that the file holds already."""
+    found = []
+    for each in answer.get("what_if") or []:
+        told = {name: (one["before"], one["after"]) for name, one in each["changes"].items()}
+        found.append(Hint(changes_words(told), "asked for in the file", each["ratio"]["energy_j"], each["ratio"]["latency_s"]))
+    return found
+
+
+def _footprint(footprint: Mapping[str, Any] | None) -> str:
+    """Carbon and cost with the factors they stand on; nothing where none was asked for."""
+    if not footprint:
+        return ""
+    entries = []
+    if footprint["carbon_g"] is not None:
+        about = f"at {footprint['grid_g_per_kwh']:g} g CO2e per kWh: {footprint['grid']}"
+        entries.append(("carbon of one request", shown(footprint["carbon_g"], "g", "footprint.carbon_g"), about))
+    if footprint["cost"] is not None:
+        price = f"{1e6 * footprint['cost']:,.3g} {footprint['currency']}".strip()
+        figure = f'<data value="{footprint["cost"]!r}" data-key="footprint.cost" data-scale="1e6">{escape(price)}</data>'
+        about = f"for electricity at {footprint['price_per_kwh']:g} {footprint['currency']} per kWh".replace("  ", " ")
+        entries.append(("cost of a million requests", figure, about))
+    return section("Carbon and cost", tiles(entries), about="Of the energy above alone, without the making of the hardware.")
 
 
 def _change(ratio: float) -> str:
