@@ -11,12 +11,9 @@ from typing import Annotated, Final
 
 import typer
 
-from pie_p import cli_bench, cli_compare, cli_data, cli_doctor, cli_evaluate, cli_profile, cli_report, cli_sweep, cli_train
-from pie_p.cli_options import complete_dtype, complete_engine, complete_gpu, complete_llm, complete_predictor, complete_scope
-from pie_p.cli_options import figure as _figure
+from pie_p import cli_bench, cli_compare, cli_data, cli_doctor, cli_evaluate, cli_predict, cli_profile, cli_report, cli_sweep, cli_train
 from pie_p.console import console, print_json
 from pie_p.errors import PiePError
-from pie_p.quantities import as_int
 
 USAGE_ERROR: Final[type[Exception]] = typer.BadParameter.__bases__[0]  # click's; newer typer carries its own copy of click
 
@@ -27,6 +24,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command(
+    "predict",
+    epilog="Example: pie-p predict llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --batch 32 --prompt-tokens 500 --output-tokens 300 "
+    "--what-if power_limit_w=500 --what-if dtype=fp8 --grid DE-2024",
+)(cli_predict.predict)
+app.command("grids", epilog="Example: pie-p grids --json")(cli_predict.grids)
 app.command("import", epilog="Example: pie-p import mlenergy_v3 leaderboard/ -o profiles/mlenergy_v3")(cli_data.import_data)
 app.command("train", epilog="Example: pie-p train profiles/mlenergy_v3 profiles/mlenergy_v2 -o models/own --learn end-to-end")(
     cli_train.train_predictor
@@ -95,59 +98,6 @@ def _options(
     version: Annotated[bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and stop.")] = False,
 ) -> None:
     """Joules per LLM request on multi-GPU clusters, without a GPU or a power meter at hand."""
-
-
-@app.command(
-    epilog="Example: pie-p predict llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --batch 32 --prompt-tokens 500 --output-tokens 300",
-)
-def predict(
-    llm: Annotated[
-        str, typer.Argument(help="Name of an LLM (pie-p llms), or path of a Hugging Face config.json.", autocompletion=complete_llm)
-    ],
-    prompt_tokens: Annotated[float, _figure("Tokens in, cached ones included.")],
-    output_tokens: Annotated[float, _figure("Tokens out; 0 is prefill only.")],
-    gpu: Annotated[
-        str | None, typer.Option(help="GPU board (pie-p hardware); its common host is assumed.", autocompletion=complete_gpu)
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(help="TOML file of an own cluster, instead of --gpu.")] = None,
-    tp: Annotated[float, _figure("Tensor-parallel ranks.")] = 1,
-    pp: Annotated[float, _figure("Pipeline stages.")] = 1,
-    dp: Annotated[float, _figure("Data-parallel ranks.")] = 1,
-    ep: Annotated[float, _figure("Ranks the experts are spread over: 1 or a divisor of tp * dp.")] = 1,
-    micro_batches: Annotated[float | None, _figure("Pieces of a batch in the pipeline; default pp.")] = None,
-    batch: Annotated[float, _figure("Requests in flight per data-parallel rank.")] = 1,
-    cached_prompt_tokens: Annotated[float, _figure("Prompt tokens found in the prefix cache.")] = 0,
-    dtype: Annotated[
-        str | None, typer.Option(help="Storage of the weights: bf16 fp16 fp8 int8 int4 mxfp4 nvfp4.", autocompletion=complete_dtype)
-    ] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="Storage of the KV cache.", autocompletion=complete_dtype)] = None,
-    engine: Annotated[str, typer.Option(help="vllm, sglang or trtllm, optionally ==VERSION.", autocompletion=complete_engine)] = "vllm",
-    mode: Annotated[str | None, typer.Option(help="static or steady; default static at batch 1, steady above.")] = None,
-    scope: Annotated[str, typer.Option(help="gpu, host or facility.", autocompletion=complete_scope)] = "gpu",
-    pue: Annotated[float | None, _figure("Power usage effectiveness, for --scope facility.")] = None,
-    exclusive_host: Annotated[bool, typer.Option(help="Count the whole host, idle neighbour boards included.")] = False,
-    power_limit_w: Annotated[float | None, _figure("Power cap per board [W].")] = None,
-    predictor: Annotated[str | None, typer.Option(help="Name or path of a predictor.", autocompletion=complete_predictor)] = None,
-    tree: Annotated[float, _figure("Also print GPU energy by operator, this deep; with --json as `tree`.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Predict the energy of one request."""
-    arguments = {name: value for name, value in locals().items() if name not in ("llm", "tree", "as_json")}
-    depth = as_int("tree", tree, least=0, most=6)
-    from pie_p.predictor import predict_energy
-
-    prediction = predict_energy(llm, **arguments)
-    if as_json:
-        print_json(prediction.to_dict() | ({"tree": prediction.tree(depth)} if depth else {}))
-        return
-    from pie_p import report
-
-    screen = console()
-    screen.print(report.prediction_table(prediction))
-    if depth:
-        screen.print(report.tree_table(prediction, depth=depth))
-    for line in report.prediction_footer(prediction):
-        screen.print(line, style="dim" if not line.startswith("warning") else "yellow", markup=False)
 
 
 @app.command(epilog="Example: pie-p llms --json")

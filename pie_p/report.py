@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from pie_p.footprint import Footprint
 from pie_p.prediction import Prediction
-from pie_p.wording import PART_WORDS, SCOPE_WORDS, deployment_words, quantity, request_words, share
+from pie_p.what_if import COMPARED, WhatIf, changes_words
+from pie_p.wording import PART_WORDS, SCOPE_WORDS, change, deployment_words, quantity, request_words, share
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -45,15 +48,15 @@ def _interval_line(p: Prediction) -> list[tuple[str, str, str]]:
     return [("  90 % interval", f"{quantity(low, 'J')} to {quantity(high, 'J')}", "from errors on LLMs the fit never saw")]
 
 
-def prediction_table(prediction: Prediction) -> Table:
-    """The summary a terminal shows."""
+def prediction_table(prediction: Prediction, *, footprint: Footprint | None = None) -> Table:
+    """The summary a terminal shows, carbon and cost at its end where they were asked for."""
     answer = prediction.to_dict()
     title = f"{deployment_words(answer)}\n{request_words(answer)}"
     table = Table(title=Text(title), title_justify="left", show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
-    for name, figure, remark in prediction_lines(prediction):
+    for name, figure, remark in prediction_lines(prediction) + (footprint.lines() if footprint else []):
         table.add_row(name, figure, Text(remark))
     return table
 
@@ -63,6 +66,25 @@ def prediction_footer(prediction: Prediction) -> list[str]:
     p = prediction
     lines = [f"cluster {p.cluster} · engine {p.engine} · predictor {p.predictor['name']} ({p.predictor['sha256'][:8]})"]
     return lines + [f"warning: {text}" for text in p.warnings]
+
+
+def what_if_table(what_if: WhatIf[Prediction]) -> RenderableType:
+    """Before, after and change of every figure."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for head in ("before", "after", "change"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, before, after, ratio in what_if.rows():
+        unit, words = COMPARED[name]
+        table.add_row(words, quantity(before, unit), quantity(after, unit), change(ratio))
+    return Group(Text(f"\nWhat if {changes_words(what_if.changes)}", style="italic"), table)
+
+
+def what_if_footer(what_if: WhatIf[Prediction]) -> list[str]:
+    """Warnings that come with the change."""
+    return [
+        f"warning, if {changes_words(what_if.changes)}: {text}" for text in what_if.after.warnings if text not in what_if.before.warnings
+    ]
 
 
 def tree_table(prediction: Prediction, *, depth: int) -> Table:

@@ -168,12 +168,13 @@ class WhatIf(Generic[P]):
 
 
 def changes_words(changes: Mapping[str, tuple[Any, Any]]) -> str:
-    """Changed inputs on one line.
+    """Changed inputs on one line; another board's common host goes without saying.
 
     >>> changes_words({"power_limit_w": (700.0, 500.0), "dtype": ("bf16", "fp8")})
     'power_limit_w 700 -> 500, dtype bf16 -> fp8'
     """
-    return ", ".join(f"{name} {_plain(before)} -> {_plain(after)}" for name, (before, after) in changes.items()) or "nothing changes"
+    told = {name: values for name, values in changes.items() if name != "cluster" or "gpu" not in changes}
+    return ", ".join(f"{name} {_plain(before)} -> {_plain(after)}" for name, (before, after) in told.items()) or "nothing changes"
 
 
 def _plain(value: Any) -> str:

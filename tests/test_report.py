@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from pie_p import Prediction, load_gpu, predict_energy
-from pie_p.report import names_table, prediction_footer, prediction_lines, prediction_table, tree_table
+from pie_p.report import names_table, prediction_footer, prediction_lines, prediction_table, tree_table, what_if_footer, what_if_table
+from pie_p.wording import change, quantity
 
 PREFIX = {"G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9}
 
@@ -99,3 +100,28 @@ def test_names_from_outside_are_printed_as_they_are() -> None:
     assert "[red]own[/x]" in printed(names_table("Title [bold]", ("name",), [["[red]own[/x]"]]))
     own = load_gpu("h100-sxm-80gb").model_copy(update={"name": "own[/x]"})
     assert printed(prediction_table(predicted(gpu=own))).count("own[/x]") == 2
+
+
+def test_a_what_if_is_a_line_per_figure_with_before_after_and_change() -> None:
+    what = predicted(batch=8).what_if(batch=16)
+    lines = printed(what_if_table(what)).splitlines()
+    assert lines[1].strip() == "What if batch 8 -> 16"
+    energy = next(line for line in lines if line.startswith("energy per request"))
+    cells = (quantity(what.before.energy_j, "J"), quantity(what.after.energy_j, "J"), change(what.ratio("energy_j")))
+    assert energy.split("request")[1].split() == " ".join(cells).split()
+    assert len(lines) == 3 + len(list(what.rows()))
+
+
+def test_only_new_warnings_come_with_a_what_if() -> None:
+    what = predicted(gpu="a100-sxm-80gb").what_if(dtype="fp8")
+    [line] = what_if_footer(what)
+    assert line.startswith("warning, if dtype bf16 -> fp8: a100-sxm-80gb has no fp8 arithmetic")
+    assert what_if_footer(predicted(batch=8).what_if(batch=16)) == []
+
+
+def test_carbon_and_cost_are_at_the_end_of_the_table_where_they_are_asked_for() -> None:
+    p = predicted()
+    text = printed(prediction_table(p, footprint=p.footprint(grid="SE-2024", price_per_kwh=0.5, currency="SEK")))
+    assert re.search(r"carbon \(CO2e\) +[\d.]+ [mµ]?g +.*36 g/kWh, Sweden 2024, Ember", text)
+    assert re.search(r"electricity cost +[\d.]+ SEK +per million requests; 0\.5 SEK per kWh", text)
+    assert "carbon" not in printed(prediction_table(p))
