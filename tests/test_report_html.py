@@ -220,6 +220,8 @@ def test_points_are_reached_by_keyboard_and_show_their_figures(browser: Any, pag
         for figure in box.find_elements("css selector", "dd"):
             assert float(figure.get_attribute("data-value")) == answer["candidates"][place][figure.get_attribute("data-name")]
         press(browser, Keys.ARROW_RIGHT)
+    assert len(browser.find_elements("css selector", ".dot[tabindex='0']")) == 1  # Tab goes on to the table
+    assert "dot" not in (press(browser, Keys.TAB).get_attribute("class") or "")
 
 
 def test_the_table_is_sorted_by_enter_and_shows_every_plan(browser: Any, pages: dict[str, Path]) -> None:

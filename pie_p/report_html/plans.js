@@ -91,11 +91,16 @@
     for (const row of table.tBodies[0].rows) row.classList.toggle("chosen", Number(row.dataset.i) === plan);
   };
   const picture = document.getElementById("picture");
+  const reach = (plan) => { // Tab stops once, at the point that was left; the arrow keys go on from there
+    for (const other of front) dots.get(other)?.setAttribute("tabindex", other === plan ? "0" : "-1");
+  };
   const plotted = (event) => (event.target.classList?.contains("dot") ? Number(event.target.dataset.i) : null);
   for (const kind of ["pointerover", "focusin", "click"])
     picture.addEventListener(kind, (event) => {
       const plan = plotted(event);
-      if (plan !== null) select(plan);
+      if (plan === null) return;
+      select(plan);
+      if (event.type === "focusin") reach(plan);
     });
   picture.addEventListener("keydown", (event) => {
     const plan = plotted(event);
@@ -172,5 +177,8 @@
   for (const input of inputs) input.addEventListener("input", choose);
   document.querySelector("form.limits").addEventListener("submit", (event) => event.preventDefault());
   choose();
-  if (front.length) select(front[front.length - 1]);
+  if (front.length) {
+    select(front[front.length - 1]);
+    reach(front[0]);
+  }
 })();

@@ -28,9 +28,10 @@ def sweep_page(answer: Mapping[str, Any], *, source: str = "") -> str:
         source: name of the file.
     """
     candidates, objective = answer["candidates"], _objective(answer)
-    body = _summary(answer, objective)
+    names = _names(candidates)
+    body = _summary(answer, objective, names)
     if candidates:
-        body += _chooser(answer) + _picture(answer, objective) + _table()
+        body += _chooser(answer) + _picture(answer, objective, names) + _table()
     body += _refused(answer["infeasible"]) + glossary(SWEEP_WORDS) + _provenance(answer, source)
     title = f"Which plan for {answer['llm']}?"
     lead = escape(
@@ -41,7 +42,7 @@ def sweep_page(answer: Mapping[str, Any], *, source: str = "") -> str:
         "objective": objective,
         "fields": FIELDS,
         "plans": [[each.get(name) for name in FIELDS] for each in candidates],
-        "names": [_name(each, candidates) for each in candidates],
+        "names": names,
         "front": answer["front"],
     }
     return page(title=title, lead=lead, body=body, scripts=("plans.js",), data=data)
@@ -51,18 +52,21 @@ def _objective(answer: Mapping[str, Any]) -> str:
     return "energy_per_output_token_j" if answer["output_tokens"] else "energy_j"
 
 
-def _name(each: Mapping[str, Any], among: Sequence[Mapping[str, Any]]) -> str:
-    """A plan in words, with what all plans share left out."""
-    apart = [name for name in ("dtype", "engine") if len({other[name] for other in among[:1000]}) > 1]
+def _names(candidates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every plan in words, with what all plans share left out."""
+    apart = [name for name in ("dtype", "engine") if len({each[name] for each in candidates}) > 1]
     limits: dict[str, set[float]] = {}
-    for other in among[:1000]:
-        limits.setdefault(other["gpu"], set()).add(other["power_limit_w"])
-    capped = len(limits.get(each["gpu"], ())) > 1
+    for each in candidates:
+        limits.setdefault(each["gpu"], set()).add(each["power_limit_w"])
+    return [_name(each, apart, capped=len(limits[each["gpu"]]) > 1) for each in candidates]
+
+
+def _name(each: Mapping[str, Any], apart: Sequence[str], *, capped: bool) -> str:
     words = [f"{each['gpus']} × {each['gpu']}", degrees(each), f"batch {each['batch']:g}", *(str(each[name]) for name in apart)]
     return ", ".join([*words, *([f"{each['power_limit_w']:g} W"] if capped else [])])
 
 
-def _summary(answer: Mapping[str, Any], objective: str) -> str:
+def _summary(answer: Mapping[str, Any], objective: str, names: Sequence[str]) -> str:
     candidates = answer["candidates"]
     tried = answer["tried"]
     counts = [
@@ -79,14 +83,14 @@ def _summary(answer: Mapping[str, Any], objective: str) -> str:
             (
                 "least energy",
                 shown(candidates[cheap][objective], "J", f"candidates.{cheap}.{objective}"),
-                f"{unit}: {_name(candidates[cheap], candidates)}",
+                f"{unit}: {names[cheap]}",
             )
         )
         counts.append(
             (
                 "fastest answer",
                 shown(candidates[quick]["latency_s"], "s", f"candidates.{quick}.latency_s"),
-                _name(candidates[quick], candidates),
+                names[quick],
             )
         )
     scope = f'<p class="about">{escape(SCOPE_SENTENCES[answer["scope"]])}</p>'
@@ -111,18 +115,19 @@ def _chooser(answer: Mapping[str, Any]) -> str:
     return section("Choose", content, about=about)
 
 
-def _picture(answer: Mapping[str, Any], objective: str) -> str:
+def _picture(answer: Mapping[str, Any], objective: str, names: Sequence[str]) -> str:
     candidates = answer["candidates"]
     boards = list(dict.fromkeys(each["gpu"] for each in candidates))
     drawn = _drawn(len(candidates), answer["front"])
+    places = {n: place for place, n in enumerate(drawn)}
     unit = "token" if objective == "energy_per_output_token_j" else "request"
     picture = scatter_svg(
         [candidates[n]["latency_s"] for n in drawn],
         [candidates[n][objective] for n in drawn],
-        front=[drawn.index(n) for n in answer["front"]],
+        front=[places[n] for n in answer["front"]],
         x_label="whole answer takes [s]",
         y_label=f"energy per {unit} [J]",
-        titles=[f"{_name(candidates[n], candidates)}: {candidates[n][objective]:.3g} J, {candidates[n]['latency_s']:.3g} s" for n in drawn],
+        titles=[f"{names[n]}: {candidates[n][objective]:.3g} J, {candidates[n]['latency_s']:.3g} s" for n in drawn],
         numbers=drawn,
         colours=[boards.index(candidates[n]["gpu"]) % 8 for n in drawn],
     )
