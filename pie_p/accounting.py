@@ -9,7 +9,7 @@ from typing import Literal, cast
 from pie_p.deployment import Deployment
 from pie_p.energy import EnergyBreakdown
 from pie_p.errors import InputError
-from pie_p.quantities import as_float, shown
+from pie_p.quantities import as_float, as_truth, shown
 
 Scope = Literal["gpu", "host", "facility"]
 
@@ -34,8 +34,7 @@ class Accounting:
     def __post_init__(self) -> None:
         if not isinstance(self.scope, str) or self.scope not in ("gpu", "host", "facility"):
             raise InputError(f"scope = {shown(self.scope)} is not known; allowed: 'gpu', 'host', 'facility'")
-        if not isinstance(self.exclusive_host, bool):
-            raise InputError(f"exclusive_host = {shown(self.exclusive_host)} is not a truth value; allowed: True, False")
+        object.__setattr__(self, "exclusive_host", as_truth("exclusive_host", self.exclusive_host))
         if self.exclusive_host and self.scope == "gpu":
             raise InputError(
                 "exclusive_host=True counts the host, and scope 'gpu' counts boards only; use scope='host' or scope='facility'"

@@ -26,7 +26,7 @@ color:var(--jp-ui-font-color1,var(--vscode-editor-foreground,var(--pp-ink)));fon
 .pie-p .pp-big{font-size:1.75rem;font-weight:650;letter-spacing:-.01em}
 .pie-p .pp-unit{font-size:.95rem;font-weight:400}
 .pie-p .pp-dim{opacity:.78}
-.pie-p .pp-rows{display:grid;grid-template-columns:max-content minmax(6rem,1fr) max-content max-content;gap:.4rem .8rem;
+.pie-p .pp-rows{display:grid;grid-template-columns:max-content minmax(3rem,1fr) max-content max-content;gap:.4rem .7rem;
 align-items:center;margin:.85rem 0 .55rem}
 .pie-p .pp-num{text-align:right;white-space:nowrap}
 .pie-p .pp-bar{display:flex;height:1.05rem;border-radius:3px;overflow:hidden;background:var(--pp-soft)}
@@ -37,7 +37,7 @@ align-items:center;margin:.85rem 0 .55rem}
 .pie-p .pp-dot{display:inline-block;width:.7em;height:.7em;border-radius:2px;margin-right:.4em}
 .pie-p .pp-facts{display:grid;grid-template-columns:repeat(auto-fill,minmax(7rem,1fr));gap:.5rem .8rem;margin:.8rem 0 0;padding-top:.7rem;
 border-top:1px solid var(--pp-line)}
-.pie-p .pp-facts div{display:flex;flex-direction:column-reverse}
+.pie-p .pp-facts div{display:flex;flex-direction:column-reverse;justify-content:flex-end}
 .pie-p .pp-facts dt,.pie-p .pp-facts dd{margin:0}
 .pie-p .pp-facts dt{font-size:.85em;opacity:.78;font-weight:400}
 .pie-p .pp-facts dd{font-weight:600}
@@ -58,7 +58,7 @@ FACTS: Final = (
     ("latency_s", "s", "latency"),
     ("ttft_s", "s", "to the first token"),
     ("tpot_s", "s", "per later token"),
-    ("avg_power_w", "W", "mean power, all GPUs"),
+    ("avg_power_w", "W", "power, all GPUs"),
 )
 PLACES_SHOWN: Final = 8
 

@@ -68,6 +68,18 @@ def as_int(name: str, value: object, *, least: int = 1, most: int = 10**9) -> in
     return int(number)
 
 
+def as_truth(name: str, value: object) -> bool:
+    """True or False, of numpy, pandas or polars too; numbers and words are neither.
+
+    >>> as_truth("exclusive_host", False)
+    False
+    """
+    value = _plain(value)
+    if not isinstance(value, bool):
+        raise InputError(f"{name} = {shown(value)} is not a truth value; allowed: True, False")
+    return value
+
+
 def as_dtype(name: str, value: object) -> Dtype | None:
     """A storage format, however it is spelled: `"FP8"`, `"float16"`, `torch.bfloat16`, `numpy.float16`; None for None and "auto".
 

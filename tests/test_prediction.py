@@ -16,6 +16,7 @@ from pie_p import EnergyBreakdown, LengthDistribution, Prediction, predict_energ
 from pie_p.errors import InputError, PredictorError
 from pie_p.operators import KINDS
 from pie_p.serving import WAIT_CAUSES
+from pie_p.wording import SCOPE_WORDS, quantity
 
 EXACT = 1e-9
 
@@ -365,3 +366,41 @@ def test_plain_data_name_every_input_and_every_figure() -> None:
     assert data["cached_prompt_tokens"] == 50
     assert set(data["predictor"]) == {"name", "sha256"}
     assert len(data["predictor"]["sha256"]) == 64
+
+
+# What people see of it
+
+
+def test_its_text_says_what_runs_what_was_asked_and_what_it_costs_with_interval_and_scope() -> None:
+    p = predicted(batch=8, scope="host")
+    low_j, high_j = p.interval(0.9)
+    first, second = str(p).splitlines()
+    assert first == "llama-3.1-8b (bf16) on 1 x h100-sxm-80gb; 200 prompt + 100 output tokens, batch 8, steady"
+    for words in (f"{quantity(p.energy_j, 'J')} per request", f"{quantity(low_j, 'J')} to {quantity(high_j, 'J')}", SCOPE_WORDS["host"]):
+        assert words in second
+
+
+def test_its_short_text_is_one_line_and_names_its_scope() -> None:
+    p = predicted("llama-3.1-70b", tp=4)
+    assert repr(p) == f"<Prediction: {quantity(p.energy_j, 'J')} per request, scope gpu; llama-3.1-70b (bf16) on 4 x h100-sxm-80gb, TP4>"
+    assert len(repr(replace(p, working=None))) < 140
+
+
+def test_texts_of_a_prefill_only_request_have_no_figure_per_output_token() -> None:
+    assert "output token," not in str(predicted(output_tokens=0))
+
+
+def test_the_answer_says_which_watts_it_counts_with_pue_and_exclusive_host() -> None:
+    plain = predicted(scope="facility", pue=1.3, exclusive_host=True).to_dict()
+    assert (plain["scope"], plain["pue"], plain["exclusive_host"]) == ("facility", 1.3, True)
+    assert predicted(scope="facility", pue=1.3) != predicted(scope="facility", pue=1.4)
+    assert predicted().to_dict()["pue"] is None
+
+
+def test_ipython_shows_the_card_and_the_picture() -> None:
+    formatters = pytest.importorskip("IPython.core.formatters", reason="IPython is not installed")
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    p, display = predicted(), formatters.DisplayFormatter()
+    assert display.format(p)[0]["text/html"] == p._repr_html_()
+    assert display.format(p)[0]["text/plain"] == repr(p)
+    assert display.format(p.plot())[0]["image/png"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pie_p import LengthDistribution, predict_energy
 from pie_p.errors import InputError
-from pie_p.quantities import as_dtype, as_float, as_int, shown
+from pie_p.quantities import as_dtype, as_float, as_int, as_truth, shown
 from pie_p.units import DTYPES
 
 NOT_QUITE = (np.timedelta64(8, "s"), Decimal("sNaN"))
@@ -128,6 +128,21 @@ def test_whatever_is_no_number_is_refused_in_one_line(value: object) -> None:
 def test_a_long_value_is_cut_at_forty_characters() -> None:
     assert shown(list(range(1000))) == "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11..."
     assert len(shown("x" * 1_000_000)) == 40
+
+
+# Truth values
+
+
+@pytest.mark.parametrize("value", [True, np.True_, np.array(True)], ids=str)
+def test_a_truth_value_of_numpy_is_one(value: object) -> None:
+    assert as_truth("exclusive_host", value) is True
+
+
+@pytest.mark.parametrize("value", [1, 0.0, "yes", None, np.int64(1), [True], np.array([True])], ids=str)
+def test_a_number_or_a_word_is_no_truth_value(value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        as_truth("exclusive_host", value)
+    assert str(caught.value).endswith(" is not a truth value; allowed: True, False")
 
 
 # Storage formats
