@@ -69,6 +69,8 @@ ROWS = (
     ("cold_peak_bytes", "cold command, peak memory", "MB", 1e6),
     ("thousand_s", "1,000 configurations in one call", "s", 1.0),
     ("thousand_processor_s", "the same, processor time", "s", 1.0),
+    ("sweep_s", "sweep of 1,000 plans", "s", 1.0),
+    ("sweep_processor_s", "the same, processor time", "s", 1.0),
     ("twenty_thousand_s", "20,000 configurations in one call, working dropped", "s", 1.0),
     ("twenty_thousand_processor_s", "the same, processor time", "s", 1.0),
     ("extra_peak_bytes", "peak memory of the process that did so", "MB", 1e6),

@@ -42,5 +42,14 @@ def twenty_thousand() -> object:
     return predict_many(configurations(range(150, 170)), keep_working=False)
 
 
+def sweep_thousand() -> object:
+    """A sweep whose feasible plans are about 1,000; benchmarks/time_sweep.py sets it beside its predictor alone."""
+    from time_sweep import THOUSAND
+
+    from pie_p import sweep
+
+    return sweep("llama-3.1-70b", prompt_tokens=150, **THOUSAND)
+
+
 if __name__ == "__main__":
-    measure("pie_p", load, repeats=101, extra={"thousand": thousand, "twenty_thousand": twenty_thousand})
+    measure("pie_p", load, repeats=101, extra={"thousand": thousand, "sweep": sweep_thousand, "twenty_thousand": twenty_thousand})

@@ -152,15 +152,27 @@ def read_result(path: str | Path) -> Result:
         InputError: no such file, no JSON, another thing, or a field that cannot be; one line says which.
     """
     place = Path(path)
-    content = read_whole(place, what="result", most=MOST_BYTES, error=InputError)
+    return parsed(read_whole(place, what="result", most=MOST_BYTES, error=InputError), what=str(place))
+
+
+def parsed(content: bytes, *, what: str) -> Result:
+    """A result out of its bytes, from a file or a pipe.
+
+    Args:
+        content: JSON in UTF-8.
+        what: where it comes from, for messages.
+
+    Raises:
+        InputError: as `read_result`.
+    """
     try:
         data = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
-        raise InputError(f"{place} is not text, so no result; {HOW}") from None
+        raise InputError(f"{what} is not text, so no result; {HOW}") from None
     except (json.JSONDecodeError, RecursionError) as error:
         fault = "is empty" if not content.strip() else f"is not whole JSON ({_where(error)})"
-        raise InputError(f"{place} {fault}; {HOW}") from None
-    return checked(data, what=str(place))
+        raise InputError(f"{what} {fault}; {HOW}") from None
+    return checked(data, what=what)
 
 
 def checked(data: object, *, what: str) -> Result:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -378,6 +380,19 @@ def test_the_command_writes_the_page_of_what_the_file_holds(tmp_path: Path, caps
         assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert run("report", str(tmp_path / "sweep.json"), "-o", str(out)) == 0
     assert capsys.readouterr().out == f"sweep written to {out}; open it in a browser\n"
+
+
+def test_a_pipe_is_read_too(tmp_path: Path) -> None:
+    script = "from pie_p.cli import main; main()"
+    for content, code in ((json.dumps(ANSWERS["prediction"]), 0), ('{"energy_j"', 2), ("", 2)):
+        out = tmp_path / f"{len(content)}.html"
+        words = [sys.executable, "-c", script, "report", "-", "-o", str(out)]
+        done = subprocess.run(words, input=content, capture_output=True, text=True, check=False)
+        assert (done.returncode, out.exists()) == (code, code == 0)
+        if code:
+            assert re.fullmatch(r"InputError: standard input is (empty|not whole JSON).*\n", done.stderr)
+        else:
+            assert done.stdout == f"prediction written to {out}; open it in a browser\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pie_p.report_html.sweeps import sweep_page
 from pie_p.result_files import Result, read_result
 from pie_p.storage import write_atomically
 
-__all__ = ["report_html", "write_report"]
+__all__ = ["report_html", "write_page", "write_report"]
 
 
 def report_html(result: Result, *, source: str = "") -> str:
@@ -32,5 +32,14 @@ def write_report(path: str | Path, out: str | Path) -> Result:
     result, place = read_result(path), Path(out)
     if place.resolve() == Path(path).resolve():
         raise InputError(f"the page would overwrite {path}; give another name with -o, as report.html")
-    write_atomically(place, report_html(result, source=Path(path).name).encode(), error=InputError)
+    write_page(result, place, source=Path(path).name)
     return result
+
+
+def write_page(result: Result, out: Path, *, source: str) -> None:
+    """Write the page of a result that was read, whole or not at all.
+
+    Raises:
+        InputError: the disk refuses.
+    """
+    write_atomically(out, report_html(result, source=source).encode(), error=InputError)
