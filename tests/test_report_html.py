@@ -337,6 +337,7 @@ def test_every_part_of_a_wider_scope_is_shown(scope: dict[str, Any]) -> None:
         assert f'data-key="breakdown.{name}"' in text
     assert "was not tested for this predictor" in text  # no interval
     assert "twice the batch" in text
+    assert '"whole":"GPU boards"' in text  # the tree holds less than the total
 
 
 def test_a_sweep_without_a_feasible_plan_is_a_page_too() -> None:

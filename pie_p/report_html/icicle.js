@@ -1,7 +1,7 @@
 "use strict";
 // The operator tree: blocks as wide as their share of the energy, and the same as a list. Every block and line is a button.
 (() => {
-  const { tree, words, communication } = JSON.parse(document.getElementById("data").textContent);
+  const { tree, whole, words, communication } = JSON.parse(document.getElementById("data").textContent);
   const stage = document.getElementById("icicle");
   if (!tree || !stage) return;
   const trail = document.getElementById("trail"), told = document.getElementById("told"), list = document.getElementById("parts");
@@ -46,7 +46,7 @@
     return joules === 0 ? "0 J" : `${(joules / factor).toPrecision(3).replace(/e.*/, "")} ${prefix}J`;
   };
   const percent = (part) => part > 0 && part < 0.0005 ? "under 0.1 %" : `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`;
-  const label = (at) => (at === root ? "whole request" : at.name.replace(/_/g, " "));
+  const label = (at) => (at === root ? whole : at.name.replace(/_/g, " "));
   const meaning = (at) => words[at.name] || "";
   const paint = (at) => {
     const total = Object.values(at.sums).reduce((sum, value) => sum + Math.max(value, 0), 0) || 1;

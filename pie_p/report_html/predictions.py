@@ -42,7 +42,8 @@ def prediction_page(answer: Mapping[str, Any], *, source: str = "") -> str:
         + glossary(PREDICTION_WORDS)
         + _provenance(answer, source)
     )
-    data = {"tree": tree, "words": PLACES, "communication": COMMUNICATION}
+    whole = "whole request" if answer["scope"] == "gpu" else "GPU boards"
+    data = {"tree": tree, "whole": whole, "words": PLACES, "communication": COMMUNICATION}
     title = f"{answer['llm']} on {answer['gpus']} × {answer['gpu']}"
     return page(title=title, lead=_lead(answer), body=body, scripts=("icicle.js",), data=data)
 
