@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from pie_p.errors import ProfileError
+from pie_p.errors import InputError, ProfileError
 from pie_p.extras import require
+from pie_p.storage import write_atomically
 from pie_p.tables import Array, Column, Table, TableName, schema_of
 
 MOST_ROWS: Final = 50_000_000  # a few GB of columns; the public sets have a million
@@ -53,7 +56,7 @@ def table_from_parquet(content: bytes, name: TableName, *, what: str) -> Table:
 
 
 def read_columns(content: bytes, *, what: str) -> dict[str, Array]:
-    """Columns of any Parquet file: numbers as float64 with NaN for null, texts as object arrays with "" for null.
+    """Columns of any Parquet file: numbers as float64 with NaN for null, timestamps as seconds since 1970, texts with "" for null.
 
     Raises:
         ProfileError: not Parquet, torn, or with more rows than a profile has.
@@ -68,6 +71,33 @@ def read_columns(content: bytes, *, what: str) -> dict[str, Array]:
         return {name: _from_arrow(arrow, table.column(name)) for name in table.column_names}
     except (arrow.ArrowException, OSError, ValueError, MemoryError, KeyError) as error:
         raise ProfileError(f"{what} is not a readable Parquet file: {_one_line(error)}") from None
+
+
+def write_columns(
+    path: Path, columns: Mapping[str, Sequence[Any]], *, units: Mapping[str, str], metadata: Mapping[str, str], extra: str = "train"
+) -> None:
+    """Write columns that are no profile's into a Parquet file, whole or not at all.
+
+    Args:
+        path: the file.
+        columns: numbers or texts, None for what is not there; all equally long.
+        units: of the columns that have one, for the field metadata.
+        metadata: of the file.
+        extra: which extra to name where pyarrow is missing.
+
+    Raises:
+        InputError: the disk refuses; what was there stays.
+    """
+    arrow = require("pyarrow", extra=extra)
+    require("pyarrow.parquet", extra=extra)
+    arrays = {
+        name: arrow.array(values, type=None if any(v is not None for v in values) else arrow.float64()) for name, values in columns.items()
+    }
+    fields = [arrow.field(name, array.type, metadata={"unit": units.get(name, "-")}) for name, array in arrays.items()]
+    whole = arrow.Table.from_arrays(list(arrays.values()), schema=arrow.schema(fields, metadata=dict(metadata)))
+    sink = arrow.BufferOutputStream()
+    arrow.parquet.write_table(whole, sink, compression="zstd")
+    write_atomically(path, bytes(sink.getvalue().to_pybytes()), error=InputError)
 
 
 def _to_arrow(arrow: Any, column: Column, values: Array) -> Any:
@@ -87,6 +117,9 @@ def _from_arrow(arrow: Any, column: Any) -> Array:
         return np.asarray(texts[encoded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)])
     if arrow.types.is_boolean(kind) or arrow.types.is_floating(kind) or arrow.types.is_integer(kind) or arrow.types.is_null(kind):
         return np.asarray(column.cast(arrow.float64()).to_numpy(), dtype=np.float64)
+    if arrow.types.is_timestamp(kind):  # seconds since 1970; a time without a zone is UTC
+        whole = column.cast(arrow.timestamp("us", kind.tz), safe=False).cast(arrow.int64())
+        return np.asarray(whole.cast(arrow.float64()).to_numpy(), dtype=np.float64) / 1e6
     raise ValueError(f"a column of type {kind}")
 
 
