@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from pie_p.card import COLOURS, prediction_card
 from pie_p.wording import PART_WORDS, SCOPE_WORDS, quantity, share
 
 TAGS = {"div", "style", "span", "b", "i", "ul", "li", "dl", "dt", "dd", "details", "summary", "table", "tbody", "tr", "th", "td", "code"}
+CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 VOID = {"br", "img", "hr", "meta", "link", "input"}
 
 
@@ -191,3 +194,97 @@ def test_a_what_if_shows_both_answers_and_the_change_and_only_new_warnings() -> 
     assert all(text not in page.text for text in what.before.warnings)
     widths = [float(width) for width in re.findall(r"width:([\d.]+)%", what._repr_html_())]
     assert sum(widths) == pytest.approx(100 * (1 + min(ratio, 1 / ratio)), abs=0.01)
+
+
+# In a real browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium; nothing is downloaded for it."""
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    if not (CHROMIUM.exists() and DRIVER.exists()):
+        pytest.skip(f"no {CHROMIUM} with {DRIVER} here: apt-get install chromium chromium-driver")
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver import Chrome, ChromeOptions
+    from selenium.webdriver.chrome.service import Service
+
+    options = ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    try:
+        driver = Chrome(options=options, service=Service(str(DRIVER)))
+    except WebDriverException as error:
+        pytest.skip(f"Chromium does not start here: {str(error.msg)[:200]}")
+    yield driver
+    driver.quit()
+
+
+def shown(browser: Any, folder: Path, html: str, *, theme: str = "", prefers: str = "light", width: int = 800) -> None:
+    """Open a card as the output of a cell, in a page whose theme sets these variables."""
+    page = folder / "card.html"
+    page.write_text(
+        f'<!doctype html><meta charset="utf-8"><style>:root{{{theme}}}</style><div style="width:{width}px">{html}</div>', "utf-8"
+    )
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": prefers}]})
+    browser.get(page.as_uri())
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def ink_and_paper(browser: Any, selector: str) -> tuple[str, str]:
+    """Colours that the browser computes, the ink mixed with the paper where it is see-through."""
+    script = """const e = document.querySelector(arguments[0]), card = document.querySelector('.pie-p');
+    const rgb = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number);
+    let share = 1; for (let n = e; n !== card.parentNode; n = n.parentNode) share *= Number(getComputedStyle(n).opacity);
+    const paper = rgb(getComputedStyle(card).backgroundColor), ink = rgb(getComputedStyle(e).color);
+    return [ink.map((c, i) => Math.round(share * c + (1 - share) * paper[i])), paper]"""
+    ink, paper = browser.execute_script(script, selector)
+    return tuple("#" + "".join(f"{channel:02x}" for channel in colour) for colour in (ink, paper))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("theme", "prefers", "dark"),
+    [
+        ("", "light", False),
+        ("", "dark", True),
+        ("--jp-layout-color1:white;--jp-ui-font-color1:rgba(0,0,0,.87)", "dark", False),  # JupyterLab's light theme on a dark desktop
+        ("--jp-layout-color1:#111111;--jp-ui-font-color1:#ffffff", "light", True),
+        ("--vscode-editor-background:#1e1e1e;--vscode-editor-foreground:#d4d4d4", "light", True),
+    ],
+    ids=["light", "dark", "JupyterLab light", "JupyterLab dark", "VS Code dark"],
+)
+def test_it_can_be_read_in_every_theme(browser: Any, tmp_path: Path, theme: str, prefers: str, dark: bool) -> None:
+    """WCAG 2.2: 7 for text, 4.5 for remarks."""
+    shown(browser, tmp_path, predicted(scope="facility", pue=1.2)._repr_html_(), theme=theme, prefers=prefers)
+    ink, paper = ink_and_paper(browser, ".pp-big")
+    assert contrast(ink, paper) >= 7
+    assert contrast(paper, "#ffffff") > 7 if dark else contrast(paper, "#ffffff") < 1.2
+    for selector in (".pp-dim", ".pp-facts dt", "summary"):
+        assert contrast(*ink_and_paper(browser, selector)) >= 4.5, selector
+
+
+@pytest.mark.parametrize("width", [320, 390, 800])
+@pytest.mark.parametrize("what", ["prediction", "what-if"])
+def test_nothing_sticks_out_of_it_at_any_width(browser: Any, tmp_path: Path, width: int, what: str) -> None:
+    p = predicted(gpu="a100-sxm-80gb", batch=3000, dtype="fp8", scope="facility", pue=1.3)
+    shown(
+        browser, tmp_path, p._repr_html_() if what == "prediction" else p.what_if(gpu="h100-sxm-80gb", batch=10)._repr_html_(), width=width
+    )
+    script = """document.querySelectorAll('details').forEach(d => d.open = true);
+    const card = document.querySelector('.pie-p').getBoundingClientRect();
+    const out = [...document.querySelectorAll('.pie-p *')].filter(e => e.getBoundingClientRect().right > card.right);
+    return out.map(e => e.outerHTML.slice(0, 90))"""
+    assert browser.execute_script(script) == []
+
+
+def test_the_keyboard_opens_what_is_folded(browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    shown(browser, tmp_path, predicted()._repr_html_())
+    folded = "return [...document.querySelectorAll('details')].map(d => d.open)"
+    assert browser.execute_script(folded) == [False, False]
+    ActionChains(browser).send_keys(Keys.TAB, Keys.ENTER, Keys.TAB, Keys.ENTER).perform()
+    assert browser.execute_script(folded) == [True, True]
