@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pie_p.errors import InputError
 from pie_p.storage import read_whole
@@ -14,8 +14,9 @@ from pie_p.storage import read_whole
 MOST_BYTES: Final = 1 << 28  # a sweep of 200,000 plans
 HOW: Final = "make one with: pie-p predict ... --json > result.json, or pie-p sweep ... --json > plans.json"
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
-Signed = Annotated[float, Field(allow_inf_nan=False, strict=True)]
+Amount = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False, strict=True)]
+Positive = Annotated[float, Field(gt=1e-30, le=1e30, allow_inf_nan=False, strict=True)]
+Signed = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False, strict=True)]
 Whole = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Word = Annotated[str, Field(strict=True, max_length=2000)]
 
@@ -27,7 +28,7 @@ class _Read(BaseModel):
 class _Interval(_Read):
     level: Annotated[float, Field(gt=0, lt=1)]
     low_j: Amount
-    high_j: Amount
+    high_j: Positive
 
 
 class _Made(_Read):
@@ -40,9 +41,14 @@ class _Change(_Read):
     after: Any
 
 
+class _Ratio(_Read):
+    energy_j: Amount | None
+    latency_s: Amount | None
+
+
 class _WhatIf(_Read):
     changes: dict[Word, _Change]
-    ratio: dict[Word, Amount | None]
+    ratio: _Ratio
 
 
 class _Footprint(_Read):
@@ -52,6 +58,13 @@ class _Footprint(_Read):
     cost: Amount | None
     price_per_kwh: Amount | None
     currency: Word
+
+    @model_validator(mode="after")
+    def _with_factors(self) -> _Footprint:
+        for figure, factor in ((self.carbon_g, self.grid_g_per_kwh), (self.cost, self.price_per_kwh)):
+            if figure is not None and factor is None:
+                raise ValueError("a figure stands without its factor")
+        return self
 
 
 class _Prediction(_Read):
@@ -65,12 +78,16 @@ class _Prediction(_Read):
     batch: Amount
     prompt_tokens: Amount
     output_tokens: Amount
+    cached_prompt_tokens: Amount = 0.0
     dtype: Word
-    energy_j: Amount
+    kv_dtype: Word = ""
+    pue: Amount | None = None
+    energy_j: Positive
     energy_per_output_token_j: Amount | None
-    latency_s: Amount
+    latency_s: Positive
     ttft_s: Amount
     tpot_s: Amount | None
+    time_per_token_s: Amount | None = None
     avg_power_w: Amount
     power_limit_w: Amount
     interval: _Interval | None = None
@@ -99,11 +116,11 @@ class _Candidate(_Read):
     dtype: Word
     engine: Word
     power_limit_w: Amount
-    energy_j: Amount
-    energy_per_output_token_j: Amount | None
+    energy_j: Positive
+    energy_per_output_token_j: Positive | None
     interval_low_j: Amount | None
     interval_high_j: Amount | None
-    latency_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    latency_s: Positive
     ttft_s: Amount
     tpot_s: Amount | None
     tokens_per_s: Amount | None
@@ -129,8 +146,10 @@ class _Infeasible(_Read):
 class _Sweep(_Read):
     llm: Word
     prompt_tokens: Amount
+    cached_prompt_tokens: Amount = 0.0
     output_tokens: Amount
     scope: Literal["gpu", "host", "facility"]
+    pue: Amount | None = None
     predictor: _Made
     tried: Annotated[int, Field(ge=0, strict=True)]
     front: list[Annotated[int, Field(ge=0, strict=True)]]
@@ -190,9 +209,19 @@ def checked(data: object, *, what: str) -> Result:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise InputError(f"{what} is a damaged {kind}: {field or 'it'}: {first['msg']}; {HOW}") from None
-    if kind == "sweep" and any(place >= len(data["candidates"]) for place in data["front"]):
-        raise InputError(f"{what} is a damaged sweep: front names a candidate that is not there; {HOW}")
+    fault = _contradiction(data) if kind == "sweep" else ""
+    if fault:
+        raise InputError(f"{what} is a damaged sweep: {fault}; {HOW}")
     return Result(kind, data)
+
+
+def _contradiction(data: dict[str, Any]) -> str:
+    """What in a sweep cannot go together; "" where nothing does."""
+    if any(place >= len(data["candidates"]) for place in data["front"]):
+        return "front names a candidate that is not there"
+    if data["output_tokens"] and any(each["energy_per_output_token_j"] is None for each in data["candidates"]):
+        return "a candidate has no energy_per_output_token_j"
+    return ""
 
 
 def _where(error: Exception) -> str:

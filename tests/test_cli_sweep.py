@@ -179,3 +179,13 @@ def test_every_verb_prints_json_and_shows_an_example(run: Any) -> None:
         text = run(name, "--help").out
         assert "--json" in text, name
         assert f"Example: pie-p {name}" in " ".join(text.split()), name
+
+
+def test_damage_in_a_compared_file_is_one_line(run: Any, tmp_path: Path) -> None:
+    answer = predict_energy("llama-3.1-8b", gpu="h100-sxm-80gb", prompt_tokens=9, output_tokens=9).to_dict()
+    for name, odd in (("time_per_token_s", "x"), ("breakdown", {"wait_j": None}), ("batch", None), ("scope", 3), ("warnings", [1])):
+        (tmp_path / "good.json").write_text(json.dumps(answer), encoding="utf-8")
+        (tmp_path / "bad.json").write_text(json.dumps(answer | {name: odd}), encoding="utf-8")
+        ran = run("compare", str(tmp_path / "good.json"), str(tmp_path / "bad.json"))
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert f"bad.json is a damaged prediction: {name}" in ran.err

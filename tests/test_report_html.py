@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pie_p import predict_energy, sweep
 from pie_p.cli import main
@@ -418,3 +420,38 @@ def test_a_page_never_overwrites_its_result_and_is_whole_or_not_there(tmp_path: 
         write_report(place, place)
     with pytest.raises(InputError, match=r"cannot write .*; nothing was changed"):
         write_report(place, tmp_path / "none" / "p.html")
+
+
+def paths_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in plain data, the first two of a list."""
+    yield path
+    pairs = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, below in pairs:
+        yield from paths_of(below, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], by: Any) -> Any:
+    if not path:
+        return by
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = replaced(value[path[0]], path[1:], by)
+    return copy
+
+
+SMALL = {
+    "prediction": ANSWERS["prediction"] | {"tree": {"decode/layer": 1.0}},
+    "sweep": ANSWERS["sweep"] | {"candidates": ANSWERS["sweep"]["candidates"][:3], "front": [0, 2]},
+}
+PLACES_IN = [(name, path) for name, answer in SMALL.items() for path in paths_of(answer) if "before" not in path and "after" not in path]
+ODD = st.sampled_from([None, 0, -1, 1e-300, 1e300, 10**400, float("nan"), float("inf"), "", "x", "\n", [], {}, [None], True, {"a": None}])
+
+
+@given(place=st.sampled_from(PLACES_IN), odd=ODD)
+@settings(max_examples=400)
+def test_any_damage_is_a_page_or_one_line(place: tuple[str, tuple[Any, ...]], odd: Any) -> None:
+    name, path = place
+    try:
+        told = page(replaced(SMALL[name], path, odd))
+    except InputError as error:
+        told = str(error)
+    assert told.startswith("<!doctype html>") or "\n" not in told

@@ -69,3 +69,10 @@ def test_bytes_a_folder_and_nothing_are_one_line(tmp_path: Path) -> None:
         read_result(tmp_path)
     with pytest.raises(InputError, match="no result at"):
         read_result(tmp_path / "none.json")
+
+
+def test_figures_without_their_factor_are_damage() -> None:
+    footprint = PREDICTION.footprint(price_per_kwh=0.2).to_dict()
+    assert checked(PLAIN | {"footprint": footprint}, what="it").kind == "prediction"
+    with pytest.raises(InputError, match=r"it is a damaged prediction: footprint: .*a figure stands without its factor"):
+        checked(PLAIN | {"footprint": footprint | {"price_per_kwh": None}}, what="it")
