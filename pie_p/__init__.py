@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from pie_p.plan import ParallelPlan
     from pie_p.prediction import OperatorEnergy, Prediction
     from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
+    from pie_p.request_log import EstimatedLog, estimate_log
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
     from pie_p.traces import RequestTrace, load_trace, synthetic_trace
     from pie_p.what_if import WhatIf
+    from pie_p.watch.watcher import Watcher
     from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
@@ -43,6 +45,7 @@ __version__ = "0.1.0"
 __all__ = [
     "predict_energy",
     "predict_many",
+    "estimate_log",
     "sweep",
     "make_case",
     "load_trace",
@@ -61,6 +64,8 @@ __all__ = [
     "WhatIf",
     "Footprint",
     "Grid",
+    "EstimatedLog",
+    "Watcher",
     "Predictor",
     "Sweep",
     "Candidate",
@@ -97,10 +102,12 @@ _HOMES = {
     "plan": ("ParallelPlan",),
     "prediction": ("OperatorEnergy", "Prediction"),
     "predictor": ("Predictor", "load_predictor", "predict_energy", "predict_many"),
+    "request_log": ("EstimatedLog", "estimate_log"),
     "serving": ("Case",),
     "sweeping": ("Sweep", "sweep"),
     "traces": ("RequestTrace", "load_trace", "synthetic_trace"),
     "what_if": ("WhatIf",),
+    "watch.watcher": ("Watcher",),
     "workload": ("LengthDistribution", "Request"),
 }
 

@@ -11,7 +11,20 @@ from typing import Annotated, Final
 
 import typer
 
-from pie_p import cli_bench, cli_compare, cli_data, cli_doctor, cli_evaluate, cli_predict, cli_profile, cli_report, cli_sweep, cli_train
+from pie_p import (
+    cli_bench,
+    cli_compare,
+    cli_data,
+    cli_doctor,
+    cli_estimate_log,
+    cli_evaluate,
+    cli_predict,
+    cli_profile,
+    cli_report,
+    cli_sweep,
+    cli_train,
+    cli_watch,
+)
 from pie_p.console import console, print_json
 from pie_p.errors import PiePError
 
@@ -46,6 +59,12 @@ app.command(
 app.command("report", epilog="Example: pie-p report prediction.json -o report.html")(cli_report.report)
 app.command("bench", epilog="Example: pie-p bench http://localhost:8000 -o run --llm llama-3.1-8b --gpu h100-sxm-80gb --meter nvml")(
     cli_bench.bench
+)
+app.command(
+    "watch", epilog="Example: pie-p watch http://localhost:8000 --llm llama-3.1-8b --gpu h100-sxm-80gb --listen 9401 --state watch.json"
+)(cli_watch.watch)
+app.command("estimate-log", epilog="Example: pie-p estimate-log requests.csv --llm llama-3.1-8b --gpu h100-sxm-80gb -o energy.parquet")(
+    cli_estimate_log.estimate_log
 )
 app.command("doctor", epilog="Example: pie-p doctor --json")(cli_doctor.doctor)
 app.command("profile", epilog="Example: pie-p profile plan.toml -o profiles/mine --budget 8m")(cli_profile.profile)

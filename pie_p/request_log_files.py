@@ -203,7 +203,7 @@ def _columns(row: Mapping[str, Any], needed: Iterable[str], place: Path | None =
     found = {column: there[name] for column, names in NAMES.items() for name in reversed(names) if name in there}
     missing = [column for column in needed if column not in found]
     if missing and place is None:
-        raise _BadRow(f"no {NAMES[missing[0]][1]}" if row else "no JSON object")
+        raise _BadRow(f"no {missing[0]}" if row else "no JSON object")
     if missing:
         wanted = NAMES[missing[0]][:3]
         near = did_you_mean(wanted[1], there)
