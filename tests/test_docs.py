@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,7 +49,19 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     for page in PAGES:
         for block in blocks(page, "bash"):
             lines = [part.strip() for line in block.code.replace("\\\n", " ").splitlines() for part in line.split("&&")]
-            yield from ((place(page), shlex.split(line, comments=True)) for line in lines if line.startswith("pie-p ") and not block.skip)
+            yield from (
+                (place(page), shlex.split(line, comments=True))
+                for line in lines
+                if line.startswith("pie-p ") and "|" not in line and not block.skip
+            )
+
+
+def pipes() -> Iterator[tuple[str, str]]:
+    """Every line of a shell block in which pie-p feeds a pipe, with its place."""
+    for page in PAGES:
+        for block in blocks(page, "bash"):
+            lines = block.code.replace("\\\n", " ").splitlines()
+            yield from ((place(page), line) for line in lines if line.startswith("pie-p ") and "|" in line and not block.skip)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=place)
@@ -78,6 +92,16 @@ def test_commands_run(
     shown = capsys.readouterr()
     assert code in (0, None), shown.err
     assert shown.out.strip()
+
+
+@pytest.mark.parametrize(("page", "line"), [pytest.param(page, line, id=f"{page}: {line}") for page, line in pipes()])
+def test_pipes_run(page: str, line: str, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() or any(tmp_path.iterdir())
 
 
 def test_the_readme_shows_a_command_and_a_python_block() -> None:
