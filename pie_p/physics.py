@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pie_p.features import DTYPE_CODE, KIND_CODE, Columns
 from pie_p.operators import COLLECTIVES, KINDS
 
+SHARED_BYTES_PER_S: Final = 64e9  # links of at most that are PCIe, whose bridges all ranks of a host share; NVLink has wires of its own
 REFERENCE_BYTES_PER_S: Final = 3.35e12  # HBM bandwidth of the H100 SXM, the board the shares are stated for [B/s]
 _MOVES_BYTES: Final[NDArray[np.bool_]] = np.array([kind in COLLECTIVES for kind in KINDS])  # by kind code
 BYTE_FLOPS_PER_S: Final = 1.979e15  # peak of the H100 SXM at 8 bits, the board the 8-bit shares are stated for [FLOP/s]
@@ -66,6 +67,7 @@ class Roofline:
     expert_floor_s: float = 27e-6  # routing, sorting and two grouped GEMMs [s]
     other_floor_s: float = 2e-6  # norms, element-wise work, scans [s]
     link_share: float = 0.65  # of link bandwidth, large messages
+    shared_link_exponent: float = 0.8  # how PCIe slows with the ranks beyond two that share the host's bridges
     collective_floor_s: float = 4.5e-6  # a collective of no bytes in a graph: flags and barrier [s]
     eager_collective_floor_s: float = 20e-6  # the same launched from the host [s]
     crossing_floor_s: float = 25e-6  # more for a collective between hosts: proxy threads and NICs [s]
@@ -108,13 +110,17 @@ class Roofline:
         """A collective over its bandwidth bound, with a floor for meeting [s]. Zero for other operators."""
         inside, between = wire_bytes(columns)
         group = columns["group_size"]
-        hops = np.where(columns["link_switched"] > 0, 1.0, np.maximum(group - 1.0, 1.0))
+        switched = columns["link_switched"] > 0
+        turns = np.where(columns["kind_code"] == KIND_CODE["all_reduce"], 2.0, 1.0)  # a ring goes round once, an all-reduce twice
+        hops = np.where(switched, 0.5, turns * np.maximum(group - 1.0, 1.0))
         crossing = columns["hosts"] > 1
         eager = columns["eager"] if "eager" in columns else np.zeros(len(group))
         floor = np.where(eager > 0, self.eager_collective_floor_s, self.collective_floor_s)
-        latency = floor + 0.5 * hops * columns["link_latency_s"]
+        latency = floor + hops * columns["link_latency_s"]
         latency = latency + np.where(crossing, self.crossing_floor_s + 2.0 * columns["inter_latency_s"] * (columns["hosts"] - 1.0), 0.0)
-        transfer = inside / (self.link_share * columns["link_bytes_per_s"])
+        shared = ~switched & (columns["link_bytes_per_s"] <= SHARED_BYTES_PER_S)
+        crowd = np.where(shared, np.maximum(np.minimum(group, columns["ranks_per_host"]) / 2.0, 1.0) ** self.shared_link_exponent, 1.0)
+        transfer = inside * crowd / (self.link_share * columns["link_bytes_per_s"])
         transfer = transfer + np.where(crossing, between / (self.link_share * columns["inter_bytes_per_s"]), 0.0)
         return np.asarray(np.where(is_collective(columns) & (group > 1), latency + transfer, 0.0))
 

@@ -33,7 +33,9 @@ from pie_p.model_files import (
     entry_of,
     error_row,
     file_of,
+    load_parts,
     save_predictor,
+    shipped,
     stored_constants,
     summed_errors,
 )
@@ -70,6 +72,7 @@ END_TO_END_NOTES: Final = (
 PROFILE_NOTES: Final = (
     "shares, floors, demands, jitter and gaps are those of the profiles, which know no serving engine: they hold for every one",
 )
+BORROWED_NOTES: Final = ("host costs of engines are those of the shipped default: tables of operators say nothing about them",)
 UNSEEN: Final = {"llm": "LLM", "gpus": "GPU count", "gpu": "board", "dtype": "format", "range": "range of batches"}
 
 
@@ -134,7 +137,7 @@ def train(
         profiles=tuple(_trained_on(profile) for profile in profiles),
         seed=seed,
         split=f"{HELD_OUT:.0%} of rows, drawn with the seed, held out of training and scored once",
-        notes=(*(END_TO_END_NOTES if end_to_end else ()), *(PROFILE_NOTES if constants else ()), *(NOTES if trained else ())),
+        notes=_notes(end_to_end, constants, boosters=bool(trained)),
         roofline=stored_constants(base),
         power=stored_constants(law),
         serving={engine: stored_constants(costs) for engine, costs in sorted(serving.items())},
@@ -150,13 +153,25 @@ def train(
     return manifest
 
 
+def _notes(end_to_end: EndToEnd | None, constants: Physics | None, *, boosters: bool) -> tuple[str, ...]:
+    """What to know before use."""
+    borrowed = () if end_to_end or constants else BORROWED_NOTES
+    return (*(END_TO_END_NOTES if end_to_end else ()), *(PROFILE_NOTES if constants else ()), *borrowed, *(NOTES if boosters else ()))
+
+
 def _base(end_to_end: EndToEnd | None, constants: Physics | None) -> tuple[Roofline, PowerLaw, Mapping[str, ServingCosts]]:
     """The constants that travel with a predictor; those of profiles hold for any engine, because none was profiled."""
     if end_to_end is not None:
         return end_to_end.roofline, end_to_end.power, end_to_end.serving
     if constants is not None:
         return constants.roofline, constants.power, {engine.name: constants.costs for engine in ENGINES}
-    return Roofline(), PowerLaw(), {}
+    return Roofline(), PowerLaw(), shipped_serving()
+
+
+def shipped_serving() -> Mapping[str, ServingCosts]:
+    """Host costs of engines of the shipped default: tables of operators say nothing about an engine's host side."""
+    place = shipped().get("default")
+    return {} if place is None else load_parts(place)["serving"]
 
 
 def has_waits(profiles: Sequence[str | Path]) -> bool:
