@@ -123,7 +123,7 @@ def locked(folder: str | Path, *, error: type[PiePError] = ProfileError) -> Iter
     except OSError as problem:
         raise error(f"cannot write into {place}: {problem.strerror or problem}") from None
     try:
-        _lock(handle, place, error)
+        lock_file(handle, busy=f"another process is writing into {place}; wait until it is done", error=error)
         for leftover in place.glob(f".*{TEMPORARY}"):
             leftover.unlink(missing_ok=True)
         yield place
@@ -131,13 +131,18 @@ def locked(folder: str | Path, *, error: type[PiePError] = ProfileError) -> Iter
         os.close(handle)  # gives the lock back, as a crash does
 
 
-def _lock(handle: int, place: Path, error: type[PiePError]) -> None:
+def lock_file(handle: int, *, busy: str, error: type[PiePError] = ProfileError) -> None:
+    """Hold an open file or folder until it is closed, as a crash closes it too.
+
+    Raises:
+        PiePError: of the class `error` and with the text `busy`: another process holds it.
+    """
     if fcntl is None:
         return  # type: ignore[unreachable]  # pragma: no cover
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise error(f"another process is writing into {place}; wait until it is done") from None
+        raise error(busy) from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -113,3 +114,9 @@ def launched(index: int, size: int, port: int, plan: str, out: str) -> None:
     os.environ.update(RANK=str(index), WORLD_SIZE=str(size), LOCAL_RANK=str(index), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     main([plan, "--out", out])
+
+
+def beat(rank: Rank, *, folder: str) -> None:
+    """Say which process this is, and stay."""
+    (Path(folder) / f"rank-{rank.index}").write_text(str(os.getpid()))
+    time.sleep(600)

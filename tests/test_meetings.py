@@ -38,7 +38,7 @@ def test_unmetered_ranks_give_times_and_waits_and_no_power(tmp_path: Path) -> No
 
 
 def test_metered_ranks_stay_in_step_and_each_gives_its_power(tmp_path: Path) -> None:
-    short = {"cool_down_s": 0.0, "warm_up_s": 0.05, "enough_s": 0.6, "rise_s": 0.05, "longest_pause_s": 0.05}
+    short = {"cool_down_s": 0.0, "warm_up_s": 0.05, "enough_s": 1.2, "rise_s": 0.05, "longest_pause_s": 0.05}
     quick = Procedure(**short, enough_iterations=6, trials=2, most_spread=10)
     small = {"payload_count": 1, "collectives": ("all_reduce",), "meetings": 4, "most_payload_bytes": 4096, "away_s": 0.8}
     plan = MeetingPlan(name="sim", gpu="h100-sxm-80gb", procedure=quick, **small)

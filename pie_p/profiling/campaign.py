@@ -19,39 +19,51 @@ resumes there. A point that cannot be trusted or cannot run is written down with
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pie_p.errors import DeviceError, ProfileError
 from pie_p.operators import Kind, Operator
 from pie_p.profile_manifest import MANIFEST, Rejected, load_manifest, new_manifest
-from pie_p.profiles import append_profile, load_profile, save_profile
-from pie_p.profiling.design import Budget, choose, signature
+from pie_p.profiles import append_profile, check_folder, load_profile, save_profile
+from pie_p.profiling.design import CANDIDATES, Budget, choose, signature
 from pie_p.profiling.environment import read_environment
 from pie_p.profiling.measurement import Bench, Measurement, Workload, measure
 from pie_p.profiling.meters import ClosedMeterError, DriverError, LostGpuError, MeterPermissionError
 from pie_p.profiling.plans import AnyPlan
 from pie_p.profiling.progress import OnProgress, Progress, TimeBox, first_guess_s
 from pie_p.profiling.rows import ORIGIN, conditions, digest, operator_table
+from pie_p.storage import lock_file
 from pie_p.units import Dtype
 
 BROKEN: Final = (LostGpuError, DriverError, MeterPermissionError, ClosedMeterError)  # nothing more can be measured
+HOPELESS: Final = 8  # points rejected one after the other, none of this run accepted: the rest would fare alike
+LOCK: Final = ".campaign"  # held while a campaign measures into the folder
 MakeWorkload = Callable[[Operator], Workload]
 
 
 class CampaignPlan(AnyPlan):
     """Kernels to measure on one board, as read from TOML."""
 
-    kernels: Mapping[Kind, int]
+    kernels: Mapping[Kind, Annotated[int, Field(ge=0, le=CANDIDATES)]]
     dtypes: tuple[Dtype, ...] = Field(default=("bf16",), min_length=1)
     most_flops: float = Field(default=Budget().most_flops, gt=0)
     most_bytes: float = Field(default=Budget().most_bytes, gt=0)
     keep_samples: bool = False
+
+    @field_validator("kernels")
+    @classmethod
+    def _some(cls, kernels: Mapping[Kind, int]) -> Mapping[Kind, int]:
+        if not any(kernels.values()):
+            raise ValueError("nothing to measure: give a kind of kernel one point or more, linear = 48")
+        return kernels
 
     def points(self) -> list[Operator]:
         """Every operator to measure, most informative first, equal ones once."""
@@ -87,8 +99,24 @@ def run_campaign(
         DeviceError: the meter or the board failed; what was measured is safe.
     """
     points, place = plan.points(), Path(folder)
-    open_profile(plan, place, bench, facts or {})
+    with only_campaign(plan, place):
+        return _run(plan, points, place, bench, make_workload, budget_s=budget_s, on_progress=on_progress, facts=facts or {})
+
+
+def _run(
+    plan: CampaignPlan,
+    points: Sequence[Operator],
+    place: Path,
+    bench: Bench,
+    make_workload: MakeWorkload,
+    *,
+    budget_s: float | None,
+    on_progress: OnProgress | None,
+    facts: Mapping[str, Any],
+) -> Progress:
+    open_profile(plan, place, bench, facts)
     done, rejected = finished(place)
+    before = (len(done), rejected)
     box = TimeBox(bench.clock, budget_s, first_guess_s(plan.procedure))
     progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=None, now="nothing yet")
     for operator in points:
@@ -100,6 +128,8 @@ def run_campaign(
         rejected += _measure_point(plan, place, bench, operator, make_workload)
         box.costs_s.append(bench.clock.now_s() - start_s)
         done.add(digest(signature(operator)))
+        if len(done) - before[0] == rejected - before[1] >= HOPELESS:
+            _give_up(place, rejected - before[1])
         left_s = (len(points) - len(done)) * box.point_s
         progress = Progress(done=len(done), total=len(points), rejected=rejected, left_s=left_s, now=signature(operator))
         if on_progress is not None:
@@ -107,6 +137,39 @@ def run_campaign(
     if progress.done == progress.total:
         compact(place)
     return progress
+
+
+def _give_up(place: Path, count: int) -> None:
+    """What the first points have in common will hold for the rest: an hour of it helps nobody."""
+    reason = load_manifest(place).rejected[-1].reason
+    raise DeviceError(f"the first {count} points were all rejected, the last because {reason}; mend that, and begin in another folder")
+
+
+@contextmanager
+def only_campaign(plan: AnyPlan, place: Path) -> Iterator[None]:
+    """Make the folder, and hold it for one campaign at a time: two would measure the same points, on the same boards.
+
+    Raises:
+        ProfileError: another campaign is at work there, the profile is another plan's, or the folder cannot be written.
+    """
+    check_folder(place, replace_existing=True)
+    path = place / LOCK
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        handle = path.open("wb")
+    except OSError as error:
+        raise ProfileError(f"cannot write into {place}: {error.strerror or error}") from None
+    busy = f"another campaign is measuring into {place}; wait until it is done, or choose another folder"
+    with handle:
+        lock_file(handle.fileno(), busy=busy)
+        if not os.fstat(handle.fileno()).st_nlink:  # opened just before the other one ended and removed it
+            raise ProfileError(busy)
+        try:
+            if (place / MANIFEST).exists():
+                _check_plan(plan, place)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def open_profile(plan: AnyPlan, place: Path, bench: Bench, facts: Mapping[str, Any]) -> None:
@@ -118,6 +181,10 @@ def open_profile(plan: AnyPlan, place: Path, bench: Bench, facts: Mapping[str, A
         under = conditions(environment, gpu=plan.gpu, notes=notes)
         save_profile(place, new_manifest(plan.name, origin=origin, source=plan.name, conditions=under), [])
         return
+    _check_plan(plan, place)
+
+
+def _check_plan(plan: AnyPlan, place: Path) -> None:
     manifest = load_manifest(place)
     try:
         begun = json.loads(manifest.conditions.notes or "{}").get("plan")
@@ -162,7 +229,10 @@ def _measure_point(plan: CampaignPlan, place: Path, bench: Bench, operator: Oper
 
 def _keep_samples(place: Path, point: str, measured: Measurement) -> None:
     """Raw power samples, one file for each round of a point."""
-    (place / "samples").mkdir(exist_ok=True)
+    try:
+        (place / "samples").mkdir(exist_ok=True)
+    except OSError as error:
+        raise ProfileError(f"cannot write into {place / 'samples'}: {error.strerror or error}") from None
     for number, samples in enumerate(measured.samples):
         samples.save(place / "samples" / f"{point}-{number}.parquet")
 

@@ -56,6 +56,13 @@ class Workload(Protocol):
         """Time of each of `calls` single calls [s]: their spread is what makes ranks wait for each other."""
 
 
+# Beyond these a number is a slip of the pen: one point would take days.
+MOST: Final[dict[str, float]] = {
+    "cool_down_s": 600, "warm_up_s": 600, "enough_s": 3600, "enough_iterations": 100_000, "delays": 1000, "trials": 100, "rounds": 10,
+    "longest_pause_s": 600, "rise_s": 60, "settle_s": 60, "most_spread": 100,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Procedure:
     """How a measurement is made; the defaults are the published protocol."""
@@ -77,6 +84,9 @@ class Procedure:
         for name in ("enough_s", "enough_iterations", "trials", "rounds", "most_spread"):
             if not (value := getattr(self, name)) > 0:
                 raise InputError(f"{name} is {value}; a measurement needs {name} > 0")
+        for name, most in MOST.items():
+            if not 0 <= (value := getattr(self, name)) <= most:
+                raise InputError(f"{name} is {value}; a measurement needs {name} of 0 to {most:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from pydantic import Field
@@ -28,14 +28,14 @@ from pie_p.operators import Kind, Operator, collective, linear
 from pie_p.profile_manifest import Rejected
 from pie_p.profiles import append_profile
 from pie_p.profiling.benches import unmetered_bench
-from pie_p.profiling.campaign import compact, finished, open_profile
+from pie_p.profiling.campaign import compact, finished, only_campaign, open_profile
 from pie_p.profiling.clocks import MonotonicClock
 from pie_p.profiling.collectives import make_collective, meet, payloads
 from pie_p.profiling.design import signature
 from pie_p.profiling.measurement import Bench, Measurement, Procedure, Workload, measure
 from pie_p.profiling.plans import AnyPlan
 from pie_p.profiling.progress import OnProgress, Progress, TimeBox, first_guess_s
-from pie_p.profiling.ranks import Backend, Rank, run_ranks
+from pie_p.profiling.ranks import MOST_RANKS, Backend, Rank, run_ranks
 from pie_p.profiling.rows import ORIGIN, digest, operator_table, wait_table
 from pie_p.profiling.samples import Floats
 from pie_p.profiling.stamps import host_name, stamper
@@ -43,6 +43,8 @@ from pie_p.profiling.waits import measure_skew, measure_wait_power
 from pie_p.tables import Table
 
 MakeBench = Callable[[Rank], Bench]
+ALL: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+HOUR_S: Final = 3600.0
 PRECEDING: Final = (64, 1024)  # widths of the matrix products that come before a meeting
 
 
@@ -51,12 +53,12 @@ class MeetingPlan(AnyPlan):
 
     backend: Backend = "gloo"
     link: str = ""  # how the ranks are joined, for the rows
-    group_sizes: tuple[Annotated[int, Field(ge=2)], ...] = Field(default=(2,), min_length=1)
-    collectives: tuple[Kind, ...] = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
-    payload_count: int = Field(default=8, ge=1)
-    most_payload_bytes: int = 1 << 30
-    meetings: int = Field(default=32, ge=2)
-    away_s: float = 3.0  # how long a rank stays away for the power of waiting; not used where power is not measured
+    group_sizes: tuple[Annotated[int, Field(ge=2, le=MOST_RANKS)], ...] = Field(default=(2,), min_length=1)
+    collectives: tuple[Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"], ...] = ALL
+    payload_count: int = Field(default=8, ge=1, le=64)
+    most_payload_bytes: int = Field(default=1 << 30, ge=1024, le=1 << 36)
+    meetings: int = Field(default=32, ge=2, le=100_000)
+    away_s: float = Field(default=3.0, gt=0, le=50)  # how long a rank stays away for the power of waiting; less than a collective may take
 
 
 class LockstepWorkload(Workload):
@@ -124,7 +126,7 @@ def run_meetings(
     make_bench: MakeBench = unmetered_bench,
     budget_s: float | None = None,
     on_progress: OnProgress | None = None,
-    timeout_s: float = 3600.0,
+    timeout_s: float | None = None,
 ) -> Progress:
     """Measure what is left of a plan into the profile at `folder`, on ranks of this host; the state at the end.
 
@@ -134,22 +136,24 @@ def run_meetings(
         make_bench: a rank's clock and meter.
         budget_s: no point is begun that would not end within this [s].
         on_progress: told after every point, by the process of rank 0: must be picklable.
-        timeout_s: for one group size [s].
+        timeout_s: for one group size [s]; default an hour, and four times what its points should take.
 
     Raises:
         ProfileError: the folder holds another profile, or the disk refuses.
         RankError: a rank died, failed or hung; what was measured before is safe.
     """
     place, end_s = Path(folder), time.monotonic() + (math.inf if budget_s is None else budget_s)
-    for group_size in plan.group_sizes:
-        left_s = None if budget_s is None else end_s - time.monotonic()
-        if all(digest(point.name) in finished(place)[0] for point in points_of(plan, group_size)) or (left_s is not None and left_s <= 0):
-            continue
-        body = partial(measure_group, plan=plan, make_bench=make_bench, folder=place, budget_s=left_s, on_progress=on_progress)
-        run_ranks(body, group_size, backend=plan.backend, timeout_s=timeout_s)
-    progress = _state(plan, plan.group_sizes, place, None, "nothing more")
-    if progress.done == progress.total:
-        compact(place)
+    with only_campaign(plan, place):
+        for group_size in plan.group_sizes:
+            left_s, points = None if budget_s is None else end_s - time.monotonic(), points_of(plan, group_size)
+            if all(digest(point.name) in finished(place)[0] for point in points) or (left_s is not None and left_s <= 0):
+                continue
+            body = partial(measure_group, plan=plan, make_bench=make_bench, folder=place, budget_s=left_s, on_progress=on_progress)
+            longest_s = timeout_s or HOUR_S + 4 * len(points) * first_guess_s(plan.procedure)
+            run_ranks(body, group_size, backend=plan.backend, timeout_s=longest_s)
+        progress = _state(plan, plan.group_sizes, place, None, "nothing more")
+        if progress.done == progress.total:
+            compact(place)
     return progress
 
 

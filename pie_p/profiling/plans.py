@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from pie_p.errors import InputError, MissingExtraError
 from pie_p.extras import require
+from pie_p.hardware import gpu_names, load_gpu
 from pie_p.profiling.measurement import Procedure
 
 if sys.version_info >= (3, 11):
@@ -32,6 +33,17 @@ class AnyPlan(BaseModel):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9._-]*$")  # becomes the `source` of every row
     gpu: str = Field(min_length=1)  # name in the catalogue, or "cpu"
     procedure: Procedure = Procedure()
+
+    @field_validator("gpu")
+    @classmethod
+    def _in_the_catalogue(cls, name: str) -> str:
+        """The catalogue's name, because training passes over rows of boards that it does not know."""
+        if name == "cpu":
+            return name
+        found = load_gpu(name).name
+        if found not in gpu_names():
+            raise ValueError(f"{found!r} is described in a file and not in the catalogue; add it there: docs/how-to/add-a-gpu.md")
+        return found
 
     @property
     def fingerprint(self) -> str:
@@ -83,7 +95,9 @@ def checked_plan(path: str | Path, fields: Mapping[str, Any], kind: type[Plan]) 
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']} (got {str(first['input'])[:40]!r})") from None
+        raise InputError(
+            f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].removeprefix('Value error, ')} (got {str(first['input'])[:40]!r})"
+        ) from None
 
 
 def parse_budget(text: str) -> float:

@@ -8,8 +8,10 @@ the ones that lost their partner. Under `torchrun` the same body runs inside `wi
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ Backend = Literal["gloo", "nccl"]
 Result = TypeVar("Result")
 GRACE_S: Final = 3.0  # after the first failure, for the others to tell what they saw
 COLLECTIVE_TIMEOUT_S: Final = 60.0
+MOST_RANKS: Final = 1024  # of a group; on one host they are processes, and a slip of the pen must not start a million
 
 
 class RankError(DeviceError):
@@ -115,6 +118,8 @@ def run_ranks(
     Raises:
         RankError: naming the first rank that died, failed or did not answer.
     """
+    if not 1 <= count <= MOST_RANKS:
+        raise InputError(f"{count} ranks are not possible; give 1 to {MOST_RANKS}")
     context = fresh_context()
     with tempfile.TemporaryDirectory(prefix="pie_p_ranks_") as folder:
         meet_at = (Path(folder) / "meet").as_uri()
@@ -137,6 +142,7 @@ def _rank(
     pipe: Connection, body: Callable[[Rank], Any], index: int, size: int, backend: Backend, meet_at: str, collective_timeout_s: float
 ) -> None:
     """Body of a rank's process."""
+    threading.Thread(target=_leave_with_parent, daemon=True, name="leave-with-parent").start()
     if backend == "gloo":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # one host: no name service, no other network
     try:
@@ -144,6 +150,14 @@ def _rank(
             pipe.send(("done", body(rank)))
     except Exception as error:  # noqa: BLE001 - whatever happened is raised in the process that asked
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
+
+
+def _leave_with_parent() -> None:
+    """End this rank when the process that started it is gone: a killed campaign must not measure on, and write, beside the next one."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _collect(pipes: Sequence[Connection], processes: Sequence[BaseProcess], timeout_s: float) -> list[Any]:

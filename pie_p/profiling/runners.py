@@ -18,7 +18,7 @@ from pie_p.errors import InputError
 from pie_p.extras import require
 from pie_p.profiling.intervals import MEETINGS, Interval, Record, tile
 from pie_p.profiling.measurement import Bench, counter_ratio, updates
-from pie_p.profiling.ranks import Rank
+from pie_p.profiling.ranks import MOST_RANKS, Rank
 from pie_p.profiling.samples import Floats
 from pie_p.profiling.stamps import Offset, Stamper, find_offset, on_common_clock, stamper
 from pie_p.profiling.transformer import RECORDED, Shape, build, keep_stage, split_over
@@ -34,6 +34,13 @@ class Layout:
     pp: int = 1
     dp: int = 1
     micro_batches: int = 1  # per step, where there is a pipeline
+
+    def __post_init__(self) -> None:
+        for name in ("tp", "pp", "dp", "micro_batches"):
+            if not 1 <= (value := getattr(self, name)) <= MOST_RANKS:
+                raise InputError(f"{name} is {value}; give 1 to {MOST_RANKS}")
+        if self.ranks > MOST_RANKS:
+            raise InputError(f"tp {self.tp} x pp {self.pp} x dp {self.dp} are {self.ranks} ranks; at most {MOST_RANKS} are possible")
 
     @property
     def ranks(self) -> int:

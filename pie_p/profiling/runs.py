@@ -34,7 +34,7 @@ from pie_p.errors import InputError
 from pie_p.operators import COLLECTIVES, Operator
 from pie_p.profiles import append_profile
 from pie_p.profiling.benches import unmetered_bench
-from pie_p.profiling.campaign import compact, finished, open_profile
+from pie_p.profiling.campaign import compact, finished, only_campaign, open_profile
 from pie_p.profiling.intervals import Explained, explain
 from pie_p.profiling.measurement import Bench
 from pie_p.profiling.plans import AnyPlan
@@ -57,8 +57,8 @@ class RunPlan(AnyPlan):
     link: str = ""  # how the ranks are joined, for the rows
     layouts: tuple[Layout, ...] = Field(min_length=1)
     shape: Shape = Shape()
-    sequences: int = Field(default=4, ge=1)
-    tokens: int = Field(default=16, ge=1)
+    sequences: int = Field(default=4, ge=1, le=1 << 16)
+    tokens: int = Field(default=16, ge=1, le=1 << 20)
 
     @model_validator(mode="after")
     def _fits(self) -> RunPlan:
@@ -89,19 +89,20 @@ def run_layouts(
 ) -> Progress:
     """Run the layouts that the profile at `folder` does not hold yet, on ranks of this host; arguments and errors as `run_meetings`."""
     place, start_s, made = Path(folder), time.monotonic(), 0
-    for layout in plan.layouts:
-        spent_s = time.monotonic() - start_s
-        expected_s = spent_s / made if made else plan.procedure.enough_s
-        if digest(name_of(layout)) in finished(place)[0] or (budget_s is not None and spent_s + expected_s > budget_s):
-            continue
-        body = partial(measure_layout, plan=plan, layout=layout, make_bench=make_bench, folder=place)
-        run_ranks(body, layout.ranks, backend=plan.backend, timeout_s=timeout_s)
-        made += 1
-        if on_progress is not None:
-            on_progress(_state(plan, place, (time.monotonic() - start_s) / made, name_of(layout)))
-    progress = _state(plan, place, None, "nothing more")
-    if progress.done == progress.total:
-        compact(place)
+    with only_campaign(plan, place):
+        for layout in plan.layouts:
+            spent_s = time.monotonic() - start_s
+            expected_s = spent_s / made if made else plan.procedure.enough_s
+            if digest(name_of(layout)) in finished(place)[0] or (budget_s is not None and spent_s + expected_s > budget_s):
+                continue
+            body = partial(measure_layout, plan=plan, layout=layout, make_bench=make_bench, folder=place)
+            run_ranks(body, layout.ranks, backend=plan.backend, timeout_s=timeout_s)
+            made += 1
+            if on_progress is not None:
+                on_progress(_state(plan, place, (time.monotonic() - start_s) / made, name_of(layout)))
+        progress = _state(plan, place, None, "nothing more")
+        if progress.done == progress.total:
+            compact(place)
     return progress
 
 

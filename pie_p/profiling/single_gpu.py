@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pie_p.errors import DeviceError
+from pie_p.errors import DeviceError, PiePError
 from pie_p.extras import require
 from pie_p.operators import Operator, linear
 from pie_p.profile_manifest import MANIFEST
@@ -44,6 +45,7 @@ from pie_p.profiling.samples import Floats
 from pie_p.profiling.sampling import ProcessSampler, Sampler
 from pie_p.profiling.transformer import Shape, build
 from pie_p.profiling.window import MeterTiming, SwitchedLoad, find_timing, known_timing, period_for
+from pie_p.storage import check_target
 
 LOG: Final = logging.getLogger(__name__)
 QUICK: Final = Procedure(cool_down_s=0.3, warm_up_s=0.3, enough_s=1.5, trials=2, rounds=2, longest_pause_s=0.1, rise_s=0.3)
@@ -72,7 +74,9 @@ def collect(host: SingleHost, folder: str | Path, *, gpu: str, budget_s: float, 
         DeviceError: the board or its meter failed; what was measured is safe.
         ProfileError: the folder cannot be written, or holds another profile.
     """
-    place, end_s = Path(folder), host.clock.now_s() + budget_s
+    place, end_s = check_target(folder), host.clock.now_s() + budget_s
+    kinds = [kind for kind in SPACES if kind != "router"]  # a router is a linear layer with few outputs
+    plan = CampaignPlan(name=f"{gpu}-single", gpu=gpu, kernels=dict.fromkeys(kinds, POINTS), dtypes=("bf16", "fp8"), procedure=QUICK)
     facts: dict[str, Any] = {}
     if not (place / MANIFEST).exists():
         facts["idle_w"] = idle_power_w(host)
@@ -81,8 +85,6 @@ def collect(host: SingleHost, folder: str | Path, *, gpu: str, budget_s: float, 
     if not (place / MANIFEST).exists():
         facts["meter_timing"] = dataclasses.asdict(timing)
         facts |= long_facts(host, bench)
-    kinds = [kind for kind in SPACES if kind != "router"]  # a router is a linear layer with few outputs
-    plan = CampaignPlan(name=f"{gpu}-single", gpu=gpu, kernels=dict.fromkeys(kinds, POINTS), dtypes=("bf16", "fp8"), procedure=QUICK)
     left_s = max(0.0, end_s - host.clock.now_s())
     return run_campaign(plan, place, bench, host.make_workload, budget_s=left_s, on_progress=on_progress, facts=facts)
 
@@ -229,8 +231,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda:0")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    host = cuda_host(chosen.device)
-    collect(host, chosen.out, gpu=chosen.gpu, budget_s=chosen.budget, on_progress=lambda progress: LOG.info("%s", progress))
+    try:
+        host = cuda_host(chosen.device)
+        collect(host, chosen.out, gpu=chosen.gpu, budget_s=chosen.budget, on_progress=lambda progress: LOG.info("%s", progress))
+    except PiePError as error:
+        sys.exit(f"{type(error).__name__}: {error}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from pie_p.profiling.runs import RunPlan, measure_layout, name_of, run_layouts
 from pie_p.profiling.simulated_host import SimulatedGpu, SimulatedKernel, simulated_bench
 from pie_p.profiling.single_gpu import cuda_host, timing_of
 from pie_p.profiling.window import period_for
+from pie_p.storage import check_target
 
 # What a plan has and others have not, and the plan that it makes.
 MARKS: Final[dict[str, type[AnyPlan]]] = {"kernels": CampaignPlan, "group_sizes": MeetingPlan, "layouts": RunPlan}
@@ -67,6 +68,9 @@ def start(
     Raises:
         DeviceError, ProfileError: what was measured before is safe.
     """
+    check_target(folder)  # before minutes go into finding out how a meter behaves
+    if not simulated:
+        _check_backend(plan)
     if isinstance(plan, CampaignPlan):
         if simulated:
             bench, clock, board = simulated_bench(gpu := SimulatedGpu())
@@ -80,6 +84,12 @@ def start(
         return run_meetings(plan, folder, make_bench=make_bench, budget_s=budget_s, on_progress=on_progress)
     assert isinstance(plan, RunPlan)
     return run_layouts(plan, folder, make_bench=make_bench, budget_s=budget_s, on_progress=on_progress)
+
+
+def _check_backend(plan: AnyPlan) -> None:
+    """Times of CPU ranks must not pass for those of a board."""
+    if isinstance(plan, MeetingPlan) and (plan.backend == "gloo") != (plan.gpu == "cpu"):
+        raise InputError(f"gloo ranks meet on the CPU and nccl ranks on GPUs: backend {plan.backend!r} with gpu {plan.gpu!r} is neither")
 
 
 def _cuda_bench() -> Bench:
@@ -160,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args(arguments)
     plan = load_any_plan(chosen.plan)
+    _check_backend(plan)
     if isinstance(plan, MeetingPlan):
         with joined(backend=plan.backend) as rank:
             measure_group(rank, plan=plan, make_bench=rank_bench, folder=chosen.out)

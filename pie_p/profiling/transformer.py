@@ -27,6 +27,9 @@ RECORDED: Final = {
 }
 
 
+MOST_SIZES: Final[dict[str, int]] = {"layers": 512, "width": 1 << 16, "heads": 1024, "intermediate": 1 << 18, "vocab": 1 << 21}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Sizes of the transformer."""
@@ -38,6 +41,9 @@ class Shape:
     vocab: int = 1024
 
     def __post_init__(self) -> None:
+        for name, most in MOST_SIZES.items():
+            if not 1 <= (value := getattr(self, name)) <= most:
+                raise InputError(f"{name} of the transformer is {value}; give 1 to {most}")
         if self.width % self.heads:
             raise InputError(f"width {self.width} does not divide into {self.heads} heads; choose a multiple")
 
