@@ -77,7 +77,7 @@ def bench(
     result = load_run(out) if target is None else _run(options, _plan(target, options))
     _show(result, against=against, as_json=as_json)
     _learn(result, profile=profile, calibrate=calibrate, predictor=predictor)
-    if result.manifest.state != "complete" and target is not None:
+    if result.manifest.state == "interrupted" and target is not None:
         sys.stderr.write(f"stopped: {result.manifest.stopped_by}. What was whole is in {out}; the same command goes on\n")
         raise typer.Exit(2)
 

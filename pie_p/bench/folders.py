@@ -25,6 +25,7 @@ from pie_p.storage import read_whole, sha256, write_atomically
 
 SCHEMA_VERSION: Final = 1
 PART: Final = re.compile(r"responses-[0-9a-f]{12}\.parquet")
+State = Literal["running", "interrupted", "incomplete", "complete"]  # incomplete: it ended, and some prompts have no answer
 EnergySource = Literal["measured", "replayed", "simulated", "predicted", "unknown"]
 
 
@@ -71,7 +72,7 @@ class RunManifest(_Frozen):
     created: str
     command: str
     pie_p_version: str
-    state: Literal["running", "interrupted", "complete"]
+    state: State
     plan_hash: str
     work_hash: str
     plan: dict[str, Any]
@@ -121,15 +122,19 @@ def load_run_manifest(folder: str | Path) -> RunManifest:
     except ValidationError as error:
         version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})', text)
         if version and int(version[1]) > SCHEMA_VERSION:
-            raise ProfileError(
-                f"{path} has schema version {int(version[1])}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p"
-            ) from None
+            raise _newer(path, int(version[1])) from None
         first = error.errors()[0]
         raise ProfileError(f"{path} is not the manifest of a benchmark: {'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise _newer(path, manifest.schema_version)
     for window in manifest.windows:
         if not PART.fullmatch(window.part):
             raise ProfileError(f"{path} names the file {shown(window.part)}; allowed: responses-<12 hex digits>.parquet in the same folder")
     return manifest
+
+
+def _newer(path: Path, version: int) -> ProfileError:
+    return ProfileError(f"{path} has schema version {version}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p")
 
 
 def open_run(folder: Path, plan: BenchPlan, prompts: Prompts) -> RunManifest:
@@ -175,7 +180,8 @@ def commit_window(folder: Path, manifest: RunManifest, window: dict[str, Any], r
     part = f"responses-{digest[:12]}.parquet"
     write_atomically(folder / part, content)
     whole = Window(part=part, sha256=digest, **window)
-    return save_manifest(folder, manifest.model_copy(update={"windows": (*manifest.windows, whole)}))
+    stale: dict[str, Any] = {"totals": {}, "energy_source": "unknown", "prediction": None}
+    return save_manifest(folder, manifest.model_copy(update={"windows": (*manifest.windows, whole), **stale}))
 
 
 def save_manifest(folder: Path, manifest: RunManifest) -> RunManifest:

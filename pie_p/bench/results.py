@@ -39,13 +39,13 @@ class BenchResult:
     def totals(self) -> Totals:
         """The five totals; joules as `energy_source` says."""
         kept = self.manifest.totals
-        counts = {name: int(kept[name] or 0) for name in ("words", "tokens", "responses")}
-        return Totals(**counts, seconds=kept["seconds"] or 0.0, joules=kept["joules"])
+        joules = kept["joules"] if kept else _energy(self.manifest, [])[0]
+        return totals_of(self.manifest.windows, joules)
 
     @property
     def energy_source(self) -> EnergySource:
         """Where the joules come from: "measured", "predicted", or "unknown" where there are none."""
-        return self.manifest.energy_source
+        return self.manifest.energy_source if self.manifest.totals else _energy(self.manifest, [])[1]
 
     @property
     def prediction(self) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ class BenchResult:
             "stopped_by": manifest.stopped_by,
             "scope": "gpu",
             "energy_source": self.energy_source,
-            **manifest.totals,
+            **self.totals.to_dict(),
             "concurrency": self.concurrency,
             **{name: None if times is None else times.to_dict() for name, times in self.times.items()},
             "token_sources": {str(name): int(count) for name, count in Counter(self.whole["token_source"].tolist()).items()},
@@ -201,13 +201,7 @@ def concluded(folder: Path, manifest: RunManifest, plan: BenchPlan, predictor: s
     measured = source
     if source == "unknown" and beside is not None:
         joules, source = beside.power_w * seconds, "predicted"
-    totals = Totals(
-        words=sum(window.words for window in windows),
-        tokens=sum(window.tokens for window in windows),
-        responses=sum(window.responses for window in windows),
-        seconds=seconds,
-        joules=joules,
-    )
+    totals = totals_of(windows, joules)
     if "chunks" in whole["token_source"]:
         notes.append("tokens are counted as pieces of the stream, a lower bound: the server does not say, and no tokenizer was given")
     written = manifest.model_copy(update={"totals": totals.to_dict(), "energy_source": source, "notes": tuple(notes)})
@@ -247,6 +241,17 @@ def _beside(
     except PiePError as error:  # what was measured is not lost to a deployment that cannot be
         notes.append(f"no prediction: {error}")
         return None
+
+
+def totals_of(windows: Sequence[Window], joules: float | None) -> Totals:
+    """The five totals of some windows."""
+    return Totals(
+        words=sum(window.words for window in windows),
+        tokens=sum(window.tokens for window in windows),
+        responses=sum(window.responses for window in windows),
+        seconds=sum(window.seconds for window in windows),
+        joules=joules,
+    )
 
 
 def concurrency_of(windows: Sequence[Window]) -> float:

@@ -148,7 +148,8 @@ async def _run(plan: BenchPlan, prompts: Prompts, recorder: Recorder, left: list
             why = str(gone)
         notes = tuple(dict.fromkeys([*recorder.manifest.notes, *target.notes]))
         manifest = recorder.manifest.model_copy(update={"notes": notes})
-        return _stopped(manifest, why) if why else manifest.model_copy(update={"state": "complete"})
+        whole = recorder.done == recorder.total
+        return _stopped(manifest, why) if why else manifest.model_copy(update={"state": "complete" if whole else "incomplete"})
 
 
 def _target(plan: BenchPlan, prompts: Prompts) -> Any:
