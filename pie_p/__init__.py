@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from pie_p.plan import ParallelPlan
     from pie_p.prediction import OperatorEnergy, Prediction
     from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
+    from pie_p.replay_result import PowerBins, Replay
+    from pie_p.replaying import replay, replay_fleet
     from pie_p.request_log import EstimatedLog, estimate_log
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
     from pie_p.traces import RequestTrace, load_trace, synthetic_trace
-    from pie_p.what_if import WhatIf
     from pie_p.watch.watcher import Watcher
+    from pie_p.what_if import WhatIf
     from pie_p.workload import LengthDistribution, Request
 
 __version__ = "0.1.0"
@@ -47,6 +49,8 @@ __all__ = [
     "predict_many",
     "estimate_log",
     "sweep",
+    "replay",
+    "replay_fleet",
     "make_case",
     "load_trace",
     "synthetic_trace",
@@ -67,6 +71,8 @@ __all__ = [
     "EstimatedLog",
     "Watcher",
     "Predictor",
+    "Replay",
+    "PowerBins",
     "Sweep",
     "Candidate",
     "Infeasible",
@@ -105,6 +111,8 @@ _HOMES = {
     "request_log": ("EstimatedLog", "estimate_log"),
     "serving": ("Case",),
     "sweeping": ("Sweep", "sweep"),
+    "replay_result": ("PowerBins", "Replay"),
+    "replaying": ("replay", "replay_fleet"),
     "traces": ("RequestTrace", "load_trace", "synthetic_trace"),
     "what_if": ("WhatIf",),
     "watch.watcher": ("Watcher",),

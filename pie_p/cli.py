@@ -20,6 +20,7 @@ from pie_p import (
     cli_evaluate,
     cli_predict,
     cli_profile,
+    cli_replay,
     cli_report,
     cli_sweep,
     cli_train,
@@ -56,6 +57,9 @@ app.command(
     "compare",
     epilog="Example: pie-p compare llama-3.1-70b --gpu h100-sxm-80gb --tp 2,4,8 --batch 16 --prompt-tokens 500 --output-tokens 300",
 )(cli_compare.compare)
+app.command("replay", epilog="Example: pie-p replay trace.csv --llm llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --replicas 2 -o served")(
+    cli_replay.replay
+)
 app.command("report", epilog="Example: pie-p report prediction.json -o report.html")(cli_report.report)
 app.command("bench", epilog="Example: pie-p bench http://localhost:8000 -o run --llm llama-3.1-8b --gpu h100-sxm-80gb --meter nvml")(
     cli_bench.bench

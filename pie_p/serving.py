@@ -130,9 +130,14 @@ class Assembly:
         )
 
 
-def assemble(cases: Sequence[Case]) -> Assembly:
-    """Expand every case and flatten the result; steps that several cases have in common are expanded once."""
-    schedules = [schedule(case.request, case.deployment) for case in cases]
+def assemble(cases: Sequence[Case], schedules: list[Schedule] | None = None) -> Assembly:
+    """Expand every case and flatten the result; steps that several cases have in common are expanded once.
+
+    Args:
+        cases: what to answer.
+        schedules: the steps of each case, where they are not those of its request's life.
+    """
+    schedules = schedules or [schedule(case.request, case.deployment) for case in cases]
     distinct, spans = expand((planned.step, case.deployment) for case, plan in zip(cases, schedules, strict=True) for planned in plan.steps)
     first_row, rows = np.array(spans, dtype=np.int64).reshape(-1, 2).T
     first_stage: list[int] = []

@@ -21,10 +21,10 @@ ALLOWED = {
     "pynvml": {"profiling"},
     "xgboost": {"boosting", "scoring"},
     "sklearn": {"boosting", "scoring"},
-    "pyarrow": {"bench", "parquet", "profiling", "importers", "profiles", "frames", "sweep_files", "trace_files"},
+    "pyarrow": {"bench", "parquet", "profiling", "importers", "profiles", "frames", "replay_files", "sweep_files", "trace_files"},
     "matplotlib": {"accuracy_pictures", "pictures", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
-    "pandas": {"frames"},
+    "pandas": {"replay_files", "frames"},
     "scipy": {"fitting", "scoring"},
     "transformers": {"bench"},
 }
