@@ -168,13 +168,15 @@ def _period_s(name: str) -> float:
 
 def _remote(url: str, boards: Sequence[str], gpus: int) -> Metering:
     chosen = _counted(remote_boards(url), boards, gpus)
-    meters = [RemoteMeter(url, board) for board in chosen]
+    identities, limits = [], []
+    for board in chosen:
+        with RemoteMeter(url, board) as meter:
+            identities.append(meter.identity)
+            limits.append(meter.read_state().limit_w)
     makers = [
         partial(ProcessSampler, partial(RemoteMeter, url, board), period_s=REMOTE_PERIOD_S, power_field="average") for board in chosen
     ]
-    identities = tuple(meter.identity for meter in meters)
-    limits_w = tuple(meter.read_state().limit_w for meter in meters)
-    return Metering(make_samplers=lambda: [make() for make in makers], boards=identities, limits_w=limits_w)
+    return Metering(make_samplers=lambda: [make() for make in makers], boards=tuple(identities), limits_w=tuple(limits))
 
 
 def _replay(path: Path) -> Metering:

@@ -22,6 +22,7 @@ LIMIT: Final = "DCGM_FI_DEV_POWER_MGMT_LIMIT"
 LINE: Final = re.compile(r"^(\w+)\{([^}]*)\}\s+([^\s]+)", re.MULTILINE)
 LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 TIMEOUT_S: Final = 5.0
+Published = tuple[dict[str, str], dict[str, float]]  # labels and values of one board
 
 
 class RemoteMeter(Meter):
@@ -33,13 +34,11 @@ class RemoteMeter(Meter):
 
     def __init__(self, url: str, board: str) -> None:
         self._url, self._client = url, require("httpx", extra="bench").Client(timeout=TIMEOUT_S)
-        found = _boards(self._get())
-        if board not in found:
-            found = {labels.get("gpu", ""): (labels, values) for labels, values in found.values()}
-        if board not in found:
+        try:
+            labels, values = _found(_boards(self._get()), url, board)
+        except DeviceError:
             self.close()
-            raise DeviceError(f"{url} has no board {board!r}; it has {', '.join(found) or 'none'}")
-        labels, values = found[board]
+            raise
         known: dict[Field, str] = {"average": POWER, "counter": COUNTER}
         self.fields = frozenset(name for name, metric in known.items() if metric in values)
         self.identity = MeterIdentity(
@@ -80,6 +79,15 @@ class RemoteMeter(Meter):
         return _text_of(self._url, self._client)
 
 
+def _found(boards: dict[str, Published], url: str, board: str) -> Published:
+    """A board by its UUID, or by its number at the exporter."""
+    numbered = {labels.get("gpu", ""): (labels, values) for labels, values in boards.values()}
+    found = boards.get(board) or numbered.get(board)
+    if found is None:
+        raise DeviceError(f"{url} has no board {board!r}; it has {', '.join(numbered) or 'none'}")
+    return found
+
+
 def remote_boards(url: str) -> list[str]:
     """UUIDs of the boards that an exporter publishes.
 
@@ -103,9 +111,9 @@ def _text_of(url: str, client: Any) -> str:
     return str(response.text)
 
 
-def _boards(text: str) -> dict[str, tuple[dict[str, str], dict[str, float]]]:
+def _boards(text: str) -> dict[str, Published]:
     """Labels and values of each board, by UUID; lines of MIG instances repeat their board's."""
-    found: dict[str, tuple[dict[str, str], dict[str, float]]] = {}
+    found: dict[str, Published] = {}
     for metric, labels_text, value in LINE.findall(text):
         labels = dict(LABEL.findall(labels_text))
         if metric in (POWER, COUNTER, LIMIT) and "UUID" in labels:
