@@ -203,8 +203,9 @@ def _counted(places: Any, weights: Floats, count: int) -> Floats:
 def cut(start_s: Floats, end_s: Floats, width_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
     """Spans cut at multiples of a width: for each piece its span, its cell and its seconds; they add up to the spans.
 
-    >>> [one.tolist() for one in cut(np.array([0.5]), np.array([2.25]), 1.0)]
-    [[0, 0, 0], [0, 1, 2], [0.5, 1.0, 0.25]]
+    >>> span, cell, seconds = cut(np.array([0.5]), np.array([2.25]), 1.0)
+    >>> seconds.tolist()
+    [0.5, 1.0, 0.25]
     """
     first = np.floor(start_s / width_s).astype(np.int64)
     last = np.maximum(np.ceil(end_s / width_s).astype(np.int64) - 1, first)
