@@ -22,6 +22,7 @@ class Extra(NamedTuple):
 EXTRAS: Final = {
     "train": Extra(("xgboost", "sklearn", "scipy", "pyarrow"), "to train predictors (train-cpu: the same without NVIDIA's NCCL, 0.5 GB)"),
     "profile": Extra(("torch", "pynvml", "pyarrow"), "to measure operators and power on GPUs"),
+    "lossy": Extra(("pysz", "pyarrow"), "to keep raw power samples in fewer bytes, within a bound"),
     "plot": Extra(("matplotlib",), "for pictures in notebooks"),
     "place": Extra(("scipy",), "to place requests on LLMs and systems"),
     "bench": Extra(("httpx", "pyarrow"), "to benchmark a running server"),

@@ -24,14 +24,19 @@ def profile(
     resume: Annotated[bool, typer.Option(help="Go on with the profile in the folder.")] = False,
     check: Annotated[bool, typer.Option(help="Measure nothing: say how long it takes and what this host lacks for it.")] = False,
     simulated: Annotated[bool, typer.Option(help="Boards with a known law instead of real ones; rows are marked as simulated.")] = False,
+    samples_bound_w: Annotated[
+        float | None, typer.Option(help="Keep raw power samples, each within so many watts of what was read (extra lossy).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure kernels, collectives, waits or parallel runs into a profile that `pie-p train` learns from."""
     from pie_p.profile_manifest import MANIFEST
     from pie_p.profiling.plans import parse_budget
-    from pie_p.profiling.start import lacks, load_any_plan, start
+    from pie_p.profiling.start import lacks, load_any_plan, start, with_samples_bound
 
     wanted, budget_s = load_any_plan(plan), None if budget is None else parse_budget(budget)
+    if samples_bound_w is not None:
+        wanted = with_samples_bound(wanted, samples_bound_w)
     if check:
         _show(lacks(wanted, out, simulated=simulated), as_json=as_json)
         return

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent))  # fresh processes look for the work
 
 import campaign_worker
 
-from pie_p.errors import ProfileError
+from pie_p.errors import MissingExtraError, ProfileError
 from pie_p.operators import Operator
 from pie_p.profiles import load_profile, verify_profile
 from pie_p.profiling.campaign import CampaignPlan, remaining, run_campaign
@@ -116,6 +116,25 @@ def test_samples_are_kept_when_asked_for(tmp_path: Path) -> None:
     campaign(PLAN.model_copy(update={"kernels": {"norm": 1}, "keep_samples": True}), tmp_path)
     [path] = (tmp_path / "samples").glob("*.parquet")
     assert len(Samples.load(path)) > 100
+
+
+def test_samples_are_kept_within_a_bound_that_may_change_when_the_campaign_goes_on(tmp_path: Path) -> None:
+    pytest.importorskip("pysz", reason="pysz is not installed: pip install 'pie_p[lossy]'")
+    plan = PLAN.model_copy(update={"kernels": {"norm": 3}, "samples_bound_w": 2.0})
+    campaign(plan, tmp_path, budget_s=10.0)
+    first = {path.name for path in (tmp_path / "samples").glob("*.parquet")}
+    campaign(plan.model_copy(update={"samples_bound_w": 0.5}), tmp_path)
+    bounds_w = {path.name: Samples.load(path).bound_w for path in (tmp_path / "samples").glob("*.parquet")}
+    assert len(bounds_w) == 3
+    assert bounds_w == {name: 2.0 if name in first else 0.5 for name in bounds_w}
+    assert 0 < len(first) < 3
+
+
+def test_a_missing_codec_is_told_before_anything_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pysz", None)
+    with pytest.raises(MissingExtraError, match="'pysz' is not installed"):
+        campaign(PLAN.model_copy(update={"samples_bound_w": 1.0}), tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_plan_does_not_go_into_the_same_folder(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from pie_p.cli import main
 from pie_p.profiles import verify_profile
+from pie_p.profiling.samples import Samples
 
 PLAN = 'name = "k"\ngpu = "h100-sxm-80gb"\n[kernels]\nnorm = 3\n[procedure]\nenough_s = 1.6\nenough_iterations = 8\ntrials = 2\n'
 
@@ -56,9 +57,36 @@ def test_check_measures_nothing(plan: Path, capsys: pytest.CaptureFixture[str]) 
     assert not (plan.parent / "out").exists()
 
 
+def test_samples_are_kept_within_the_bound_that_was_asked_for(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pysz", reason="pysz is not installed: pip install 'pie_p[lossy]'")
+    out = plan.parent / "out"
+    assert said(capsys, plan, "-o", out, "--simulated", "--samples-bound-w", "1")[0] == 0
+    assert {Samples.load(path).bound_w for path in (out / "samples").iterdir()} == {1.0}
+
+
+def test_check_names_the_missing_codec(plan: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pie_p.profiling.start.find_spec", lambda name: None)
+    _, printed, _ = said(capsys, plan, "-o", plan.parent / "out", "--simulated", "--samples-bound-w", "1", "--check", "--json")
+    [found] = [line for line in json.loads(printed) if line["what"] == "samples"]
+    assert (found["state"], found["do"].startswith("pip install 'pie_p[lossy]'")) == ("missing: pysz", True)
+
+
+def test_ranks_keep_no_samples(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan.write_text('name = "m"\ngpu = "cpu"\nbackend = "gloo"\nlink = "loopback"\ngroup_sizes = [2]\n')
+    code, _, told = said(capsys, plan, "-o", plan.parent / "out", "--samples-bound-w", "1")
+    assert (code, told) == (
+        2,
+        "InputError: samples_bound_w = 1: only a plan of kernels keeps raw samples, and 'm' is of ranks; leave it out\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        (
+            ["PLAN", "-o", "x", "--samples-bound-w", "0"],
+            "InputError: samples_bound_w = 0.0 is not allowed; give a finite number above 0",
+        ),
         (["absent.toml", "-o", "x"], "InputError: cannot read the plan absent.toml: No such file or directory"),
         (["PLAN", "-o", "x", "--budget", "soon"], "InputError: 'soon' is no time box; write 90s, 8m or 1.5h"),
     ],

@@ -13,12 +13,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pie_p"
-HEAVY = ("torch", "pynvml", "xgboost", "sklearn", "scipy", "matplotlib", "pandas", "pyarrow", "transformers", "huggingface_hub")
+HEAVY = ("torch", "pynvml", "xgboost", "sklearn", "scipy", "matplotlib", "pandas", "pyarrow", "transformers", "huggingface_hub", "pysz")
 
 # Who may import what, by the first part below pie_p. Nobody may import what is not named.
 ALLOWED = {
     "torch": {"bench", "profiling"},
     "pynvml": {"profiling"},
+    "pysz": {"profiling"},
     "xgboost": {"boosting", "scoring"},
     "sklearn": {"boosting", "scoring"},
     "pyarrow": {"bench", "parquet", "profiling", "importers", "profiles", "frames", "replay_files", "sweep_files", "trace_files"},

@@ -44,6 +44,7 @@ def test_a_file_comes_back_the_same_and_a_torn_one_is_refused(tmp_path: Path) ->
     assert again.power_w.tolist() == RECORDING.power_w.tolist()
     assert again.energy_j.tolist() == RECORDING.energy_j.tolist()
     assert (again.wanted_period_s, again.dropped) == (0.5, 1)
+    assert again.bound_w == 0.0
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ProfileError, match="holds no power samples"):
         Samples.load(path)

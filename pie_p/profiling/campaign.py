@@ -40,6 +40,7 @@ from pie_p.profiling.meters import ClosedMeterError, DriverError, LostGpuError, 
 from pie_p.profiling.plans import AnyPlan
 from pie_p.profiling.progress import OnProgress, Progress, TimeBox, first_guess_s
 from pie_p.profiling.rows import ORIGIN, conditions, digest, operator_table
+from pie_p.profiling.sample_codec import check_codec
 from pie_p.storage import lock_file
 from pie_p.units import Dtype
 
@@ -57,6 +58,8 @@ class CampaignPlan(AnyPlan):
     most_flops: float = Field(default=Budget().most_flops, gt=0)
     most_bytes: float = Field(default=Budget().most_bytes, gt=0)
     keep_samples: bool = False
+    # A bound [W] keeps samples too. How they are kept is no part of what is measured, so it may differ when a campaign goes on.
+    samples_bound_w: float | None = Field(default=None, gt=0, allow_inf_nan=False, exclude=True)
 
     @field_validator("kernels")
     @classmethod
@@ -64,6 +67,11 @@ class CampaignPlan(AnyPlan):
         if not any(kernels.values()):
             raise ValueError("nothing to measure: give a kind of kernel one point or more, linear = 48")
         return kernels
+
+    @property
+    def keeps_samples(self) -> bool:
+        """Whether raw power samples are kept, exactly or within a bound."""
+        return self.keep_samples or self.samples_bound_w is not None
 
     def points(self) -> list[Operator]:
         """Every operator to measure, most informative first, equal ones once."""
@@ -95,10 +103,13 @@ def run_campaign(
         facts: what else is known about the place, kept in a new profile's notes.
 
     Raises:
+        MissingExtraError: samples are to be kept within a bound, and the package for it is not installed.
         ProfileError: the folder holds another profile, or the disk refuses.
         DeviceError: the meter or the board failed; what was measured is safe.
     """
     points, place = plan.points(), Path(folder)
+    if plan.samples_bound_w is not None:
+        check_codec()
     with only_campaign(plan, place):
         return _run(plan, points, place, bench, make_workload, budget_s=budget_s, on_progress=on_progress, facts=facts or {})
 
@@ -209,15 +220,15 @@ def _measure_point(plan: CampaignPlan, place: Path, bench: Bench, operator: Oper
     """Measure one operator and commit it; 1 if it was rejected, else 0."""
     point = digest(signature(operator))
     try:
-        measured = measure(make_workload(operator), bench, plan.procedure, keep_samples=plan.keep_samples)
+        measured = measure(make_workload(operator), bench, plan.procedure, keep_samples=plan.keeps_samples)
     except BROKEN:
         raise
     except (DeviceError, RuntimeError) as error:  # no such kernel here, or out of memory: the next point may do
         reason = f"did not run: {type(error).__name__}: {str(error).splitlines()[0][:300] if str(error) else 'no text'}"
         append_profile(place, [], rejected=[Rejected(file=f"{point} {signature(operator)}", reason=reason, rows=1)])
         return 1
-    if plan.keep_samples:
-        _keep_samples(place, point, measured)
+    if plan.keeps_samples:
+        _keep_samples(place, point, measured, plan.samples_bound_w)
     if measured.rejected_because:
         reason = f"{measured.rejected_because} (time_s={measured.time_s:.6g}, power_w={measured.power_w})"
         append_profile(place, [], rejected=[Rejected(file=f"{point} {signature(operator)}", reason=reason, rows=1)])
@@ -227,14 +238,14 @@ def _measure_point(plan: CampaignPlan, place: Path, bench: Bench, operator: Oper
     return 0
 
 
-def _keep_samples(place: Path, point: str, measured: Measurement) -> None:
+def _keep_samples(place: Path, point: str, measured: Measurement, bound_w: float | None) -> None:
     """Raw power samples, one file for each round of a point."""
     try:
         (place / "samples").mkdir(exist_ok=True)
     except OSError as error:
         raise ProfileError(f"cannot write into {place / 'samples'}: {error.strerror or error}") from None
     for number, samples in enumerate(measured.samples):
-        samples.save(place / "samples" / f"{point}-{number}.parquet")
+        samples.save(place / "samples" / f"{point}-{number}.parquet", bound_w=bound_w)
 
 
 def compact(folder: str | Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pie_p.errors import InputError, ProfileError
 from pie_p.extras import require
+from pie_p.profiling.sample_codec import decode, encode
+from pie_p.quantities import as_float
+from pie_p.storage import sha256, write_atomically
 
 Floats = NDArray[np.float64]
 
@@ -29,6 +33,7 @@ class Samples:
     wanted_period_s: float = 0.01
     dropped: int = 0  # readings that were due and did not happen in time
     processor_s: float = 0.0  # processor time that sampling took
+    bound_w: float = 0.0  # a power reading may be this far from the one that was read; 0: as read
 
     def __post_init__(self) -> None:
         for moments, values, name in ((self.at_s, self.power_w, "power"), (self.counter_at_s, self.energy_j, "counter")):
@@ -81,48 +86,94 @@ class Samples:
         held = self.power_w[np.searchsorted(self.at_s, edges[:-1], side="right") - 1]
         return float(np.sum(held * np.diff(edges)))
 
-    def save(self, path: Path) -> None:
-        """Write as Parquet (zstd), atomically: rows of both readings, told apart by `reading`."""
-        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="train")
-        table = pa.table(
-            {
-                "reading": ["power"] * len(self.at_s) + ["counter"] * len(self.counter_at_s),
-                "at_s": np.concatenate((self.at_s, self.counter_at_s)),
-                "value": np.concatenate((self.power_w, self.energy_j)),
-            },
-            metadata={
-                "wanted_period_s": repr(self.wanted_period_s),
-                "dropped": str(self.dropped),
-                "processor_s": repr(self.processor_s),
-                "units": "power W, counter J",
-            },
-        )
-        torn = path.with_name(path.name + ".part")
-        parquet.write_table(table, torn, compression="zstd")
-        torn.replace(path)
+    def integral_error_j(self, start_s: float, end_s: float) -> float:
+        """The most [J] by which `integral_j` can differ from that of the readings as they were read: `bound_w` times the seconds."""
+        return self.bound_w * (end_s - start_s)
+
+    def save(self, path: Path, *, bound_w: float | None = None) -> None:
+        """Write as Parquet (zstd), atomically: rows of both readings, told apart by `reading`. Moments and counter are kept exactly.
+
+        Args:
+            path: of the file.
+            bound_w: power readings may come back this far off [W], in fewer bytes (extra `lossy`); None: they come back exactly. Readings
+                that were bounded before keep that bound too, so the two add up.
+
+        Raises:
+            InputError: a bound that is not above 0.
+            MissingExtraError: a package is not installed.
+            ProfileError: the disk refuses.
+        """
+        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="profile")
+        values, code, notes = np.concatenate((self.power_w, self.energy_j)), {}, {}
+        coded = np.zeros(len(values), dtype=bool)
+        if bound_w is not None:
+            bound_w = as_float("bound_w", bound_w, above=True)
+            content, coded[: len(self)] = encode(self.power_w, bound_w)
+            code["code"] = pa.array([content, *[None] * len(values)][: len(values)], type=pa.binary())
+            notes["code"] = f"SZ3 of the finite power values, sha256 {sha256(content if len(values) else b'')}"
+        columns = {
+            "reading": ["power"] * len(self.at_s) + ["counter"] * len(self.counter_at_s),
+            "at_s": np.concatenate((self.at_s, self.counter_at_s)),
+            "value": pa.array(values, mask=coded),
+        }
+        table = pa.table({**columns, **code}, metadata={**self._notes(self.bound_w + (bound_w or 0.0)), **notes})
+        buffer = pa.BufferOutputStream()
+        # Moments differ in every row: a dictionary of them is far longer than their bytes sorted by place.
+        encodings = {"use_dictionary": ["reading", "value"], "column_encoding": {"at_s": "BYTE_STREAM_SPLIT"}}
+        parquet.write_table(table, buffer, compression="zstd", **encodings)
+        write_atomically(path, buffer.getvalue().to_pybytes())
+
+    def _notes(self, bound_w: float) -> dict[str, str]:
+        return {
+            "wanted_period_s": repr(self.wanted_period_s),
+            "dropped": str(self.dropped),
+            "processor_s": repr(self.processor_s),
+            "bound_w": repr(bound_w),
+            "units": "power W, counter J",
+        }
 
     @classmethod
     def load(cls, path: Path) -> Samples:
-        """Read what `save` wrote.
+        """Read what `save` wrote, bounded or not.
 
         Raises:
+            MissingExtraError: a package is not installed.
             ProfileError: not such a file, or a torn one.
         """
-        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="train")
+        pa, parquet = require("pyarrow", extra="profile"), require("pyarrow.parquet", extra="profile")
         try:
             table = parquet.read_table(path)
             kinds = table.column("reading").to_numpy(zero_copy_only=False)
             moments, values = table.column("at_s").to_numpy(), table.column("value").to_numpy()
-        except (OSError, pa.ArrowException, KeyError) as error:
+            power, counter = kinds == "power", kinds == "counter"
+            power_w = _power_w(table, values, power)
+        except (OSError, pa.ArrowException, KeyError, ValueError) as error:
             raise ProfileError(f"{path} holds no power samples: {error}. Give a file written by Samples.save") from error
         notes = table.schema.metadata or {}
-        power, counter = kinds == "power", kinds == "counter"
         return cls(
             at_s=moments[power],
-            power_w=values[power],
+            power_w=power_w,
             counter_at_s=moments[counter],
             energy_j=values[counter],
             wanted_period_s=float(notes.get(b"wanted_period_s", b"0.01")),
             dropped=int(notes.get(b"dropped", b"0")),
             processor_s=float(notes.get(b"processor_s", b"0.0")),
+            bound_w=float(notes.get(b"bound_w", b"0.0")),
         )
+
+
+def _power_w(table: Any, values: Floats, power: NDArray[np.bool_]) -> Floats:
+    """Power readings [W] of a file: those that stand in it, and those in its code where they do not."""
+    power_w = values[power]
+    if "code" not in table.column_names:
+        if table.column("value").null_count:
+            raise ValueError("power values are missing, and there is no code of them")
+        return power_w
+    code = b"" if not len(table) else table.column("code")[0].as_py() or b""
+    if sha256(code).encode() not in (table.schema.metadata or {}).get(b"code", b""):
+        raise ValueError("the code of the power values is damaged")
+    absent = table.column("value").is_null().to_numpy()[power]
+    in_code = absent | np.isfinite(power_w)
+    power_w = power_w.copy()
+    power_w[absent] = decode(code, int(in_code.sum()))[absent[in_code]]
+    return power_w

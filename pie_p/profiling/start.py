@@ -32,6 +32,7 @@ from pie_p.profiling.runs import RunPlan, measure_layout, name_of, run_layouts
 from pie_p.profiling.simulated_host import SimulatedGpu, SimulatedKernel, simulated_bench
 from pie_p.profiling.single_gpu import cuda_host, timing_of
 from pie_p.profiling.window import period_for
+from pie_p.quantities import as_float
 from pie_p.storage import check_target
 
 # What a plan has and others have not, and the plan that it makes.
@@ -51,6 +52,20 @@ def load_any_plan(path: str | Path) -> AnyPlan:
         found = f"it has {' and '.join(marks)}" if marks else f"it has {', '.join(map(str, fields)) or 'nothing'}"
         raise InputError(f"{path}: a plan has one of kernels, group_sizes and layouts; {found}")
     return checked_plan(path, fields, MARKS[marks[0]])
+
+
+def with_samples_bound(plan: AnyPlan, bound_w: float) -> AnyPlan:
+    """The plan with raw power samples kept, each power within `bound_w` [W] of what was read.
+
+    Raises:
+        InputError: not a plan of kernels, or no such bound.
+    """
+    bound_w = as_float("samples_bound_w", bound_w, above=True)
+    if not isinstance(plan, CampaignPlan):
+        raise InputError(
+            f"samples_bound_w = {bound_w:g}: only a plan of kernels keeps raw samples, and {plan.name!r} is of ranks; leave it out"
+        )
+    return plan.model_copy(update={"samples_bound_w": bound_w})
 
 
 def start(
@@ -131,6 +146,8 @@ def lacks(plan: AnyPlan, folder: str | Path, *, simulated: bool = False) -> list
         ("plan", f"{plan.name}: {total} points for {plan.gpu}, {done} of them measured, {minutes:.1f} min or more to go", ""),
         ("folder", f"{folder} {'holds a profile' if begun else 'is free'}", "add --resume to go on with it" if begun else ""),
     ]
+    if isinstance(plan, CampaignPlan) and plan.samples_bound_w is not None and find_spec("pysz") is None:
+        findings.append(("samples", "missing: pysz", "pip install 'pie_p[lossy]', or keep them exactly: keep_samples = true in the plan"))
     if simulated and isinstance(plan, CampaignPlan):
         return [*findings, ("boards", "simulated", "")]
     missing = [name for name in ("torch", "pyarrow") if find_spec(name) is None]
