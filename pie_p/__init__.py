@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from pie_p.request_log import EstimatedLog, estimate_log
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
+    from pie_p.placement import Placement, place
+    from pie_p.system_files import load_systems
+    from pie_p.systems import System, fit_system, predict_system, save_systems
     from pie_p.traces import RequestTrace, load_trace, synthetic_trace
     from pie_p.watch.watcher import Watcher
     from pie_p.what_if import WhatIf
@@ -51,6 +54,11 @@ __all__ = [
     "sweep",
     "replay",
     "replay_fleet",
+    "place",
+    "predict_system",
+    "fit_system",
+    "load_systems",
+    "save_systems",
     "make_case",
     "load_trace",
     "synthetic_trace",
@@ -73,6 +81,8 @@ __all__ = [
     "Predictor",
     "Replay",
     "PowerBins",
+    "Placement",
+    "System",
     "Sweep",
     "Candidate",
     "Infeasible",
@@ -113,6 +123,9 @@ _HOMES = {
     "sweeping": ("Sweep", "sweep"),
     "replay_result": ("PowerBins", "Replay"),
     "replaying": ("replay", "replay_fleet"),
+    "placement": ("Placement", "place"),
+    "system_files": ("load_systems",),
+    "systems": ("System", "fit_system", "predict_system", "save_systems"),
     "traces": ("RequestTrace", "load_trace", "synthetic_trace"),
     "what_if": ("WhatIf",),
     "watch.watcher": ("Watcher",),

@@ -18,6 +18,7 @@ from pie_p import (
     cli_doctor,
     cli_estimate_log,
     cli_evaluate,
+    cli_place,
     cli_predict,
     cli_profile,
     cli_replay,
@@ -60,6 +61,9 @@ app.command(
 app.command("replay", epilog="Example: pie-p replay trace.csv --llm llama-3.1-70b --gpu h100-sxm-80gb --tp 4 --replicas 2 -o served")(
     cli_replay.replay
 )
+app.command(
+    "place", epilog="Example: pie-p place trace.csv --systems systems.toml --zeta 0.5 --most-share llama-3.1-70b=0.2 -o placed.csv"
+)(cli_place.place)
 app.command("report", epilog="Example: pie-p report prediction.json -o report.html")(cli_report.report)
 app.command("bench", epilog="Example: pie-p bench http://localhost:8000 -o run --llm llama-3.1-8b --gpu h100-sxm-80gb --meter nvml")(
     cli_bench.bench

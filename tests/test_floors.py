@@ -26,7 +26,7 @@ ALLOWED = {
     "matplotlib": {"accuracy_pictures", "pictures", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
     "pandas": {"replay_files", "frames"},
-    "scipy": {"fitting", "scoring"},
+    "scipy": {"fitting", "placement_solver", "scoring", "workload_fits"},
     "transformers": {"bench"},
 }
 
