@@ -126,9 +126,9 @@ def test_a_slow_server_within_the_time_allowed_is_only_slow() -> None:
     assert one.answer is not None
     assert one.answer.ttft_s is not None
     assert one.answer.ttft_s >= 0.35
-    # three pieces 50 ms apart, five tokens by usage: at least 0.1 s / 4 per token after the first
+    # three pieces 50 ms apart, five tokens by usage: 0.1 s / 4 per token after the first, less what the first piece came late
     assert one.answer.tpot_s is not None
-    assert one.answer.tpot_s >= 0.025
+    assert one.answer.tpot_s >= 0.015
 
 
 def test_no_server_is_a_connection_fault() -> None:
