@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pie_p.footprint import Footprint, Grid, grid_names, load_grid
     from pie_p.hardware import Cluster, Gpu, Host, Link, gpu_names, load_cluster, load_gpu
     from pie_p.llm import LLM, llm_names, load_llm
+    from pie_p.placement import Placement, place
     from pie_p.plan import ParallelPlan
     from pie_p.prediction import OperatorEnergy, Prediction
     from pie_p.predictor import Predictor, load_predictor, predict_energy, predict_many
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from pie_p.request_log import EstimatedLog, estimate_log
     from pie_p.serving import Case
     from pie_p.sweeping import Sweep, sweep
-    from pie_p.placement import Placement, place
     from pie_p.system_files import load_systems
     from pie_p.systems import System, fit_system, predict_system, save_systems
     from pie_p.traces import RequestTrace, load_trace, synthetic_trace

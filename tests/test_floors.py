@@ -26,6 +26,7 @@ ALLOWED = {
     "matplotlib": {"accuracy_pictures", "pictures", "sweep_pictures"},
     "huggingface_hub": {"hf_config"},
     "pandas": {"replay_files", "frames"},
+    "distributed": {"scale_out"},
     "scipy": {"fitting", "placement_solver", "scoring", "workload_fits"},
     "transformers": {"bench"},
 }
