@@ -23,7 +23,7 @@ try:
 except MissingExtraError as lack:
     pytest.skip(str(lack), allow_module_level=True)
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BOUNDS_W = st.floats(1e-6, 1e3)
 WATTS = st.one_of(
     st.floats(0, 2000),

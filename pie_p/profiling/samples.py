@@ -120,7 +120,8 @@ class Samples:
         buffer = pa.BufferOutputStream()
         # Moments differ in every row: a dictionary of them is far longer than their bytes sorted by place.
         encodings = {"use_dictionary": ["reading", "value"], "column_encoding": {"at_s": "BYTE_STREAM_SPLIT"}}
-        parquet.write_table(table, buffer, compression="zstd", **encodings)
+        # Statistics would hold the whole code twice more, as its least and its greatest value.
+        parquet.write_table(table, buffer, compression="zstd", write_statistics=False, **encodings)
         write_atomically(path, buffer.getvalue().to_pybytes())
 
     def _notes(self, bound_w: float) -> dict[str, str]:
