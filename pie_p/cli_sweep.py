@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,18 +59,22 @@ def sweep(
     min_tokens_per_s: Annotated[float | None, figure("... with at least so many output tokens per second.")] = None,
     margin: Annotated[float, figure("Share by which predicted figures must stay clear of their limits, as 0.05.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write every plan to a .csv, .json or .parquet file.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a dask cluster whose workers answer, as tcp://host:8786; same figures (extra dask).")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with the same keys as Sweep.to_dict(), and `best`.")] = False,
 ) -> None:
     """Try every combination of plans, and choose. A list (A,B,...) has commas between its entries, or is the option given several times."""
     from pie_p.sweeping import sweep as run
 
-    plans = run(
-        llm, gpus=words_of(gpu) or [], tp=_numbers("tp", tp), pp=_numbers("pp", pp), dp=_numbers("dp", dp), ep=_numbers("ep", ep),
-        batch=_numbers("batch", batch), dtype=_words(dtype), engine=words_of(engine) or "vllm",
-        power_limit_w=_numbers("power-limit-w", power_limit_w), prompt_tokens=prompt_tokens, output_tokens=output_tokens,
-        cached_prompt_tokens=cached_prompt_tokens, kv_dtype=kv_dtype, mode=mode, scope=scope, pue=pue, exclusive_host=exclusive_host,  # type: ignore[arg-type]
-        predictor=predictor, progress=not as_json,
-    )  # fmt: skip
+    with _answering(predictor, scheduler) as answering:
+        plans = run(
+            llm, gpus=words_of(gpu) or [], tp=_numbers("tp", tp), pp=_numbers("pp", pp), dp=_numbers("dp", dp), ep=_numbers("ep", ep),
+            batch=_numbers("batch", batch), dtype=_words(dtype), engine=words_of(engine) or "vllm",
+            power_limit_w=_numbers("power-limit-w", power_limit_w), prompt_tokens=prompt_tokens, output_tokens=output_tokens,
+            cached_prompt_tokens=cached_prompt_tokens, kv_dtype=kv_dtype, mode=mode, scope=scope, pue=pue, exclusive_host=exclusive_host,  # type: ignore[arg-type]
+            predictor=answering, progress=not as_json,
+        )  # fmt: skip
     if out is not None:
         plans.save(out)
         sys.stderr.write(f"{len(plans)} feasible plans and {plans.refused} that cannot run written to {out}\n")
@@ -80,6 +86,18 @@ def sweep(
         print_json(plans.to_dict() | {"best": plans.candidates.index(chosen)})
         return
     _show(plans, chosen, objective or plans.objective)
+
+
+@contextmanager
+def _answering(predictor: str | None, scheduler: str | None) -> Iterator[Any]:
+    """The predictor's name, or a predictor whose cases the workers of a cluster answer."""
+    if scheduler is None:
+        yield predictor
+        return
+    from pie_p.scale_out import workers
+
+    with workers(scheduler=scheduler) as crew:
+        yield crew.predictor(predictor)
 
 
 def _numbers(name: str, values: list[str] | None) -> Any:

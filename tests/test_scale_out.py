@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -83,3 +84,21 @@ def test_an_address_where_nobody_answers_is_one_clear_line() -> None:
 def test_a_job_that_is_no_replay_is_refused(crew: Crew) -> None:
     with pytest.raises(InputError, match=r"give mappings with `trace` and `fleet`"):
         crew.replay([{"trace": 1}])
+
+
+def test_pie_p_sweep_asks_the_workers_at_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    from distributed import LocalCluster
+
+    from pie_p.cli import main
+
+    words = ["sweep", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--tp", "1,2", "--prompt-tokens", "100", "--output-tokens", "50", "--json"]
+
+    def printed(*more: str) -> object:
+        with pytest.raises(SystemExit) as end:
+            main([*words, *more])
+        assert end.value.code in (0, None)
+        return json.loads(capsys.readouterr().out)
+
+    with LocalCluster(n_workers=1, processes=False, protocol="tcp", dashboard_address=":0") as cluster:
+        far = printed("--scheduler", cluster.scheduler_address)
+    assert far == printed()
