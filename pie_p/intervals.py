@@ -80,8 +80,17 @@ class Domain:
             found.append(Outside("gpus", f"{plan.tp * plan.pp} GPUs that work together are more than the {self.most_gpus} measured"))
         for name, value, (least, most) in (("batch", case.request.batch, self.batch), ("context", context_of(case), self.context)):
             if not least <= value <= most:
-                found.append(Outside("range", f"{name} {value:g} is outside the measured {least:g} to {most:g}"))
+                found.append(Outside("range", f"{name} {_plain(value)} is outside the measured {_plain(least)} to {_plain(most)}"))
         return found
+
+
+def _plain(number: float) -> str:
+    """Four figures, without an exponent below 1e10.
+
+    >>> _plain(4094.68), _plain(12180.9), _plain(7.81395), _plain(1e6)
+    ('4095', '12180', '7.814', '1000000')
+    """
+    return f"{float(f'{number:.4g}'):.10g}"
 
 
 def context_of(case: Case) -> float:

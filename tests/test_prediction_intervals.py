@@ -81,6 +81,7 @@ def test_inside_the_domain_there_is_nothing_to_warn_of(intervals: Intervals) -> 
         ({"dtype": "fp8"}, 0.3, "no run with fp8 weights was measured"),
         ({"batch": 500}, 0.35, "batch 500 is outside the measured 16 to 64"),
         ({"prompt_tokens": 30000}, 0.35, "context 30400 is outside the measured 600 to 2400"),
+        ({"prompt_tokens": 100000}, 0.35, "context 100400 is outside the measured"),
         ({"llm": "llama-3.1-70b", "tp": 8}, 0.25, "8 GPUs that work together are more than the 4 measured"),
         ({"llm": "mixtral-8x7b", "dp": 2, "ep": 2}, 1.0, "attention-DP: only one LLM was measured"),
         ({"llm": "nemotron-nano-9b-v2"}, 1.0, "no LLM with state-space layers taught the predictor"),
