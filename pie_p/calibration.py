@@ -115,8 +115,12 @@ class Calibration(Generic[P]):
         tested = {"llm": "one LLM left out at a time", "row": "one row left out at a time", "none": "untested"}[self.split]
         errors = ", ".join(f"{name} {100 * self.before[name]:.1f} -> {100 * self.after[name]:.1f} %" for name in self.before)
         moved = ", ".join(f"{name} {old:.3g} -> {new:.3g}" for name, (old, new) in self.changed.items())
-        lost = [f"{len(self.left_out)} rows left out, the first: {self.left_out[0]}"] if self.left_out else []
-        return "; ".join([f"{self.rows} rows, {tested}: {errors}", f"changed: {moved or 'nothing'}", *self.notes, *lost])
+        lost = [f"{_rows(len(self.left_out))} left out, the first: {self.left_out[0]}"] if self.left_out else []
+        return "; ".join([f"{_rows(self.rows)}, {tested}: {errors}", f"changed: {moved or 'nothing'}", *self.notes, *lost])
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
 
 
 def calibrate(predictor: P, rows: Iterable[Mapping[str, Any]] | Table | MeasuredRuns, *, name: str | None = None) -> Calibration[P]:
@@ -357,7 +361,8 @@ def _believable(predictor: Calibratable, runs: MeasuredRuns) -> MeasuredRuns:
         if power_w > MOST_OF_LIMIT * gpu.limit_w or power_w < LEAST_OF_IDLE * gpu.idle_w:
             reasons[number] = (
                 f"{power_w:.4g} W is no power of one {gpu.name}, which idles at {gpu.idle_w:g} W and has {gpu.limit_w:g} W at most; "
-                f"avg_power_w is that of all {gpus} boards together [W], energy_per_output_token_j theirs [J]"
+                f"avg_power_w is that of {'the board' if gpus == 1 else f'all {gpus} boards together'} [W], and "
+                f"energy_per_output_token_j its energy [J]"
             )
         if not 1.0 / MOST_FACTOR < factor[number] < MOST_FACTOR:
             reasons[number] = (

@@ -33,6 +33,6 @@ def import_data(
     for name, count in rows.items():
         sys.stdout.write(f"{name}: {count} rows\n")
     for rejected in manifest.rejected:
-        what = f"{rejected.rows} rows of {rejected.file}" if rejected.rows else rejected.file
+        what = f"{rejected.rows} {'row' if rejected.rows == 1 else 'rows'} of {rejected.file}" if rejected.rows else rejected.file
         sys.stdout.write(f"left out: {what}: {rejected.reason}\n")
     sys.stdout.write(f"profile written to {out}\n")

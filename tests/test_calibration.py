@@ -187,6 +187,14 @@ def test_no_row_is_lost_without_a_word() -> None:
     assert "2 rows left out, the first: run 6" in str(result)
 
 
+def test_one_row_and_one_board_are_told_in_the_singular() -> None:
+    given = rows(Predictor(), 4, llms=["llama-3.1-8b"])
+    given[0] = {**given[0], "tp": 1, "avg_power_w": 5.0}
+    text = str(Predictor().calibrate(given))
+    assert "1 row left out, the first: run 0" in text
+    assert "avg_power_w is that of the board [W]" in text
+
+
 def test_wall_watts_are_told_from_watts_of_an_unnamed_scope() -> None:
     """A column without a value, as pandas fills it, means boards as an absent column does."""
     given = rows(Predictor(), 6)
