@@ -98,7 +98,10 @@ def _power_limit(value: float, gpu: Gpu) -> float:
 def _cluster_for(gpu: str | Gpu | None, cluster: str | Cluster | None, gpus: int) -> Cluster:
     if (gpu is None) == (cluster is None):
         came = "both gpu and cluster" if gpu is not None else "neither gpu nor cluster"
-        raise InputError(f"{came} given; give one: gpu='h100-sxm-80gb' (its common host) or cluster=Cluster(...) or a TOML file")
+        raise InputError(
+            f"{came} given; give one: gpu='h100-sxm-80gb' (its common host) or cluster=Cluster(...) or a TOML file; "
+            "on the command line: --gpu or --cluster"
+        )
     if cluster is not None:
         return load_cluster(cluster)
     return load_cluster(cast("str | Gpu", gpu), gpus=gpus)

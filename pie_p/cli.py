@@ -27,6 +27,7 @@ from pie_p import (
     cli_train,
     cli_watch,
 )
+from pie_p.cli_options import usage_text
 from pie_p.console import console, print_json
 from pie_p.errors import PiePError
 
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except PiePError as error:
         _refuse(f"{type(error).__name__}: {error}")
     except USAGE_ERROR as error:
-        _refuse(f"UsageError: {error.format_message().rstrip('.')}; see pie-p --help")  # type: ignore[attr-defined]
+        _refuse(f"UsageError: {usage_text(error)}")
     except typer.Abort:
         _refuse("stopped")
     except OSError as error:

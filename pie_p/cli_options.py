@@ -3,21 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from pie_p.quantities import shown
 
 UNSET = ("none", "board", "default")
+ELSEWHERE: Final = {  # options of vLLM, SGLang and benchmark clients -> the one that asks for the same here
+    "--tensor-parallel-size": "--tp",
+    "--tp-size": "--tp",
+    "--gpus": "--tp",
+    "--num-gpus": "--tp",
+    "--pipeline-parallel-size": "--pp",
+    "--pp-size": "--pp",
+    "--data-parallel-size": "--dp",
+    "--dp-size": "--dp",
+    "--expert-parallel-size": "--ep",
+    "--enable-expert-parallel": "--ep",
+    "--ep-size": "--ep",
+    "--batch-size": "--batch",
+    "--max-num-seqs": "--batch",
+    "--max-running-requests": "--batch",
+    "--concurrency": "--batch",
+    "--max-concurrency": "--batch",
+    "--quantization": "--dtype",
+    "--kv-cache-dtype": "--kv-dtype",
+    "--input-tokens": "--prompt-tokens",
+    "--input-len": "--prompt-tokens",
+    "--random-input-len": "--prompt-tokens",
+    "--max-tokens": "--output-tokens",
+    "--output-len": "--output-tokens",
+    "--random-output-len": "--output-tokens",
+    "--model": "--llm",
+    "--model-path": "--llm",
+    "--power-limit": "--power-limit-w",
+    "--power-cap": "--power-limit-w",
+}
 
 
 def number(text: str) -> float:
-    """A number out of a word of the command line."""
+    """A number out of a word of the command line; 3 stays 3, so that a message about it shows what was typed."""
     try:
-        return float(text)
+        return _number(text)
     except ValueError:
         raise typer.BadParameter(f"{shown(text)} is not a number; give one like 300 or 0.5") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def usage_text(error: Any) -> str:
+    """What was wrong in the words typed, in one line: an option of another tool is met with ours, and the verb's help is named."""
+    context = getattr(error, "ctx", None)
+    text = error.format_message().rstrip(".")
+    ours = ELSEWHERE.get(getattr(error, "option_name", None) or "")
+    if context is not None and ours is not None:
+        options = {word for each in context.command.params for word in each.opts}
+        if ours in options:
+            text = f"No such option: {error.option_name}; here it is {ours}"
+        elif ours == "--llm" and "llm" in options:
+            text = f"No such option: {error.option_name}; the LLM is the first word: {context.command_path} llama-3.1-8b ..."
+    if "extra argument" in text and context is not None and any(each.metavar == "A,B,..." for each in context.command.params):
+        text += "; a list has commas and no spaces, as 1,2,4"
+    return f"{text}; see {context.command_path if context is not None else 'pie-p'} --help"
 
 
 def figure(text: str) -> Any:
@@ -44,13 +97,13 @@ def numbers_of(name: str, values: Sequence[str] | None) -> list[float | None] | 
     """Numbers of a list option; "none" is the default of what it sets.
 
     >>> numbers_of("tp", ["1,2", "4"])
-    [1.0, 2.0, 4.0]
+    [1, 2, 4]
     """
     words = words_of(values)
     if words is None:
         return None
     try:
-        return [None if word.lower() in UNSET else float(word) for word in words]
+        return [None if word.lower() in UNSET else _number(word) for word in words]
     except ValueError:
         raise typer.BadParameter(f"{name} = {shown(','.join(words))} is not a list of numbers; give one like 1,2,4") from None
 

@@ -68,7 +68,7 @@ def test_a_table_a_file_and_fits_are_written(files: Path, capsys: pytest.Capture
         ("--max-latency-s 0.01", "InputError: max_latency_s: 60 requests take longer than 0.01 s on every system"),
         ("--most-share large", "--most-share 'large' is not LLM=SHARE; give one like llama-3.1-8b=0.25"),
         ("--zeta 0.1,0.2 -o placed.csv", "--out holds one placement, and --zeta has 2 values; give one"),
-        ("--zeta 2", "InputError: zeta = 2.0 is not allowed; give a finite number of at least 0 and at most 1"),
+        ("--zeta 2", "InputError: zeta = 2 is not allowed; give a finite number of at least 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(files: Path, capsys: pytest.CaptureFixture[str], options: str, text: str) -> None:

@@ -124,7 +124,7 @@ MISTAKES = [
     ([*SWEEP, "--tp", "none"], r"InputError: tp = None is not a number"),
     ([*SWEEP, "--max-tpot-s", "0.0001"], r"InputError: none of \d+ feasible plans keeps tpot_s <= 0\.0001 s; the nearest, 8 x"),
     ([*SWEEP, "--objective", "joules"], r"InputError: 'joules' is no figure to choose by"),
-    ([*SWEEP, "--margin", "-1"], r"InputError: margin = -1\.0 is not allowed"),
+    ([*SWEEP, "--margin", "-1"], r"InputError: margin = -1 is not allowed"),
     ([*SWEEP, "-o", "plans.xlsx"], r"InputError: cannot save a sweep as 'plans\.xlsx'"),
     ([*SWEEP, "--tp", "1", "--pp", "1"], r"InputError: no plan of the sweep can run \(9 tried\); the first: the bf16 weights"),
     ([*COMPARE], r"InputError: one configuration is nothing to compare"),

@@ -93,7 +93,7 @@ def test_the_engine_is_what_answers_and_another_one_named_is_warned_of(address: 
         (["ftp://a", *LLM], "InputError: 'ftp://a' is no address of a server"),
         (["http://127.0.0.1:1", "--llm", "llama-3.1-8b"], "InputError: neither gpu nor cluster given"),
         (["http://127.0.0.1:1", *LLM, "--listen", "here"], "InputError: listen = 'here' is no ADDRESS:PORT"),
-        (["http://127.0.0.1:1", *LLM, "--every", "0"], "InputError: every = 0.0 is not allowed"),
+        (["http://127.0.0.1:1", *LLM, "--every", "0"], "InputError: every = 0 is not allowed"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
