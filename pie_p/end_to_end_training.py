@@ -66,7 +66,14 @@ def train_end_to_end(profiles: Sequence[str | Path], *, progress: Progress | Non
     intervals = Intervals(widths=_widths(left, runs), domain=Domain.of(runs.take(main).cases))
     tell("intervals")
     errors = {name: {target: ratio[np.isfinite(ratio)] - 1.0 for target, ratio in of.items()} for name, of in left.items()}
-    return EndToEnd(roofline=whole.roofline, power=whole.power, serving=serving, intervals=intervals, errors=errors, left_out=runs.left_out)
+    return EndToEnd(
+        roofline=whole.roofline,
+        power=whole.power,
+        serving=serving,
+        intervals=intervals,
+        errors=errors,
+        left_out=(*runs.left_out, *_untaught(runs, usable, serving)),
+    )
 
 
 def _rows(profiles: Sequence[str | Path]) -> Iterable[Mapping[str, Any]]:
@@ -96,6 +103,20 @@ def _main_runs(runs: MeasuredRuns, engine: NDArray[Any]) -> Mask:
 
 def _fit(runs: MeasuredRuns, usable: Mask, timed: Mask) -> Physics:
     return fit_physics(runs.take(usable), timed=timed[usable])
+
+
+def _untaught(runs: MeasuredRuns, usable: Mask, serving: Mapping[str, ServingCosts]) -> tuple[str, ...]:
+    """Runs that moved no constant, counted by reason."""
+    engine = np.array([str(case.deployment.engine) for case in runs.cases])
+    hybrid, odd = _hybrid(runs), _odd(runs)
+    rest = ~usable & ~hybrid & ~odd & ~(np.isin(engine, list(serving)) & np.isfinite(runs.time_per_token_s))
+    names = ", ".join(str(name) for name in np.unique(runs.odd[odd & ~hybrid]))
+    counts = {
+        "of LLMs with state-space layers: scored by pie-p evaluate, taught nothing": hybrid,
+        f"of groups marked odd ({names}): predicted as a test, taught nothing": odd & ~hybrid,
+        "without the times and the power that a fit needs, or of an engine with too few": rest,
+    }
+    return tuple(f"{which.sum()} runs {reason}" for reason, which in counts.items() if which.any())
 
 
 def _splits(runs: MeasuredRuns, main: Mask) -> dict[str, NDArray[Any]]:

@@ -82,6 +82,20 @@ def test_a_known_host_cost_comes_back_from_its_own_runs(trained: Any) -> None:
         assert host == pytest.approx(known, rel=0.25)
 
 
+def test_runs_that_teach_nothing_are_counted_with_their_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pie_p import end_to_end_training
+
+    found = [{**row, "odd_group": ""} for row in rows(TRUTH)]
+    found[0]["odd_group"] = found[1]["odd_group"] = "slow-fans"
+    found[5]["avg_power_w"] = float("nan")
+    found[5]["time_per_token_s"] = float("nan")
+    place = profile(tmp_path / "profile", found)
+    monkeypatch.setattr(end_to_end_training, "load_tables", _simulated)
+    odd, rest = train_end_to_end([place]).left_out[-2:]
+    assert odd == "2 runs of groups marked odd (slow-fans): predicted as a test, taught nothing"
+    assert rest.startswith("1 runs without the times and the power that a fit needs")
+
+
 def test_runs_left_out_are_predicted_within_the_noise(trained: Any) -> None:
     for split in ("llm", "gpu"):
         assert np.abs(trained.errors[split]["energy"]).mean() < 0.08
