@@ -14,6 +14,7 @@ import pytest
 
 from pie_p import gpu_names, llm_names, predict_energy
 from pie_p.cli import main
+from pie_p.cli_options import ELSEWHERE
 
 ASK = ["predict", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--prompt-tokens", "200", "--output-tokens", "100"]
 
@@ -237,6 +238,12 @@ def test_nothing_asked_is_answered_with_help(run: Any) -> None:
     assert ran.code == 0
     assert "predict" in ran.out
     assert run("--help").out == ran.out
+
+
+def test_every_option_of_another_tool_is_answered_with_one_that_exists(run: Any) -> None:
+    every = run("predict", "--help").out + run("watch", "--help").out
+    assert all(re.search(rf"{ours}\b", every) for ours in ELSEWHERE.values())
+    assert not any(re.search(rf"{theirs}[ ,]", every) for theirs in ELSEWHERE)
 
 
 def test_help_names_every_option_of_the_library(run: Any) -> None:
