@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,14 +78,15 @@ def sweep(
     if out is not None:
         plans.save(out)
         sys.stderr.write(f"{len(plans)} feasible plans and {plans.refused} that cannot run written to {out}\n")
-    chosen = plans.best(
-        objective, max_tpot_s=max_tpot_s, max_ttft_s=max_ttft_s, max_latency_s=max_latency_s, max_gpus=max_gpus,
-        min_tokens_per_s=min_tokens_per_s, margin=margin,
-    )  # fmt: skip
+    limits: dict[str, float | None] = {
+        "max_tpot_s": max_tpot_s, "max_ttft_s": max_ttft_s, "max_latency_s": max_latency_s, "max_gpus": max_gpus,
+        "min_tokens_per_s": min_tokens_per_s,
+    }  # fmt: skip
+    chosen = plans.best(objective, margin=margin, **limits)
     if as_json:
         print_json(plans.to_dict() | {"best": plans.candidates.index(chosen)})
         return
-    _show(plans, chosen, objective or plans.objective)
+    _show(plans, chosen, objective or plans.objective, limits=limits | {"margin": margin})
 
 
 @contextmanager
@@ -109,10 +110,10 @@ def _words(values: list[str] | None) -> Any:
     return None if words is None else [None if word == "default" else word for word in words]
 
 
-def _show(plans: Sweep, chosen: Any, objective: str) -> None:
+def _show(plans: Sweep, chosen: Any, objective: str, *, limits: Mapping[str, float | None]) -> None:
     from pie_p.report_tables import WIDE, sweep_footer, sweep_table
 
     screen = console()
     screen.print(sweep_table(plans, chosen, objective, wide=screen.width >= WIDE))
-    for line in sweep_footer(plans, chosen, objective):
+    for line in sweep_footer(plans, chosen, objective, limits=limits):
         screen.print(line, style="yellow" if line.startswith("warning") else "dim", markup=False)

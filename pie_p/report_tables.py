@@ -35,16 +35,36 @@ def sweep_table(plans: Sweep, chosen: Candidate, objective: str, *, wide: bool =
     title = (
         f"{plans.title}\n{len(plans):,} feasible plans; Pareto front of latency and energy{count}; → the best by {FIGURES[objective].words}"
     )
+    formats = {each.dtype for each in shown}
+    common = f", {formats.pop()}" if len(formats) == 1 and not wide else ""  # said once where columns are short
     table = Table(box=None, pad_edge=False)
     table.add_column("", no_wrap=True)
-    table.add_column("plan", overflow="fold")
+    table.add_column(f"plan{common}", overflow="fold")
     heads = COLUMNS if wide else COLUMNS[:4]
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for each in shown:
         mark = "→" if each is chosen else ""
-        table.add_row(mark, each.plan, *_figures(each)[: len(heads)], style="bold" if each is chosen else None)
+        table.add_row(mark, each.plan.replace(common, "", 1), *_figures(each)[: len(heads)], style="bold" if each is chosen else None)
     return Group(Text(title), table)
+
+
+def _limit_words(limits: Mapping[str, float | None]) -> str:
+    """The limits that were given, in words.
+
+    >>> _limit_words({"max_tpot_s": 0.03, "max_gpus": None, "margin": 0.05})
+    ' with time per output token after the first at most 30.0 ms, margin 5 %'
+    """
+    words = []
+    for name, limit in limits.items():
+        bound, _, figure = name.partition("_")
+        if limit is not None and figure in FIGURES:
+            known = FIGURES[figure]
+            value = quantity(limit, known.unit).strip() if known.unit in ("s", "W") else f"{limit:g}"
+            words.append(f"{known.words} at {'most' if bound == 'max' else 'least'} {value}")
+    if words and limits.get("margin"):
+        words.append(f"margin {100 * (limits['margin'] or 0):g} %")
+    return f" with {', '.join(words)}" if words else ""
 
 
 def _figures(each: Candidate) -> tuple[str, ...]:
@@ -60,9 +80,9 @@ def _figures(each: Candidate) -> tuple[str, ...]:
     )
 
 
-def sweep_footer(plans: Sweep, chosen: Candidate, objective: str) -> list[str]:
-    """What was left out and why, the scope, and how to look closer."""
-    lines = [f"best by {FIGURES[objective].words}: {chosen.plan}"]
+def sweep_footer(plans: Sweep, chosen: Candidate, objective: str, *, limits: Mapping[str, float | None] | None = None) -> list[str]:
+    """What was chosen under which limits (by name as in `Sweep.best`), what was left out and why, and the scope."""
+    lines = [f"best by {FIGURES[objective].words}{_limit_words(limits or {})}: {chosen.plan}"]
     if chosen.interval_low_j is not None:
         low, high = quantity(chosen.interval_low_j, "J"), quantity(chosen.interval_high_j, "J")
         lines.append(f"its energy per request: {quantity(chosen.energy_j, 'J')}, 90 % interval {low} to {high}")

@@ -69,6 +69,21 @@ def test_the_table_marks_the_choice_and_says_what_cannot_run(run: Any) -> None:
     assert "scope gpu (GPU boards only)" in ran.out
 
 
+def test_the_choice_is_printed_with_the_limits_it_keeps(run: Any) -> None:
+    words = " ".join(run(*SWEEP, "--max-tpot-s", "0.05", "--max-gpus", "4", "--margin", "0.05").out.split())
+    assert "with time per output token after the first at most 50.0 ms, GPUs at most 4, margin 5 %: 4 x" in words
+    assert " with " not in run(*SWEEP).out
+
+
+def test_a_narrow_terminal_says_a_common_format_once(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    table = run(*SWEEP).out.partition("\nbest by")[0]
+    assert table.count("bf16") == 1
+    [marked] = [line for line in table.splitlines() if line.startswith("→")]
+    assert "batch" in marked
+    assert "plan, fp8" in run(*SWEEP, "--dtype", "fp8").out
+
+
 def test_a_narrow_terminal_keeps_every_figure_whole(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     out = run(*SWEEP).out
