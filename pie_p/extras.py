@@ -19,4 +19,5 @@ def require(module: str, *, extra: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module.partition(".")[0]:
             raise  # the package is there, but something it needs is not
-        raise MissingExtraError(f"'{module}' is not installed. It comes with the extra: pip install 'pie_p[{extra}]'") from None
+        other = ", or 'pie_p[train-cpu]' without NVIDIA's NCCL" if extra == "train" else ""
+        raise MissingExtraError(f"'{module}' is not installed. It comes with the extra: pip install 'pie_p[{extra}]'{other}") from None

@@ -117,6 +117,8 @@ def unknown_llm(name: str, *, why: str = "") -> UnknownLLMError:
     """The error for a name that is neither bundled nor a file nor on the hub."""
     spelling = list(_spellings(name[:200]))[-1]
     near = did_you_mean(spelling, llm_names())
+    if "gguf" in name.lower():
+        why = f" A GGUF file is not read: name the LLM, and its format with dtype, as int4 for Q4.{why}"
     return UnknownLLMError(f"no LLM {name[:200]!r} in the catalogue and no config.json at that path.{near}{why} {HOW_TO}")
 
 

@@ -20,11 +20,19 @@ def test_a_package_that_is_there_is_imported() -> None:
 
 
 def test_a_missing_package_names_its_extra_in_one_line() -> None:
-    text = "'no_such_booster' is not installed. It comes with the extra: pip install 'pie_p[train]'"
+    text = (
+        "'no_such_booster' is not installed. It comes with the extra: "
+        "pip install 'pie_p[train]', or 'pie_p[train-cpu]' without NVIDIA's NCCL"
+    )
     with pytest.raises(MissingExtraError, match=f"^{re.escape(text)}$") as caught:
         require("no_such_booster", extra="train")
     assert isinstance(caught.value, PiePError)
     assert isinstance(caught.value, ImportError)
+
+
+def test_an_extra_without_another_flavour_names_itself_alone() -> None:
+    with pytest.raises(MissingExtraError, match=r"pip install 'pie_p\[plot\]'$"):
+        require("no_such_plotter", extra="plot")
 
 
 def test_a_missing_submodule_is_not_taken_for_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

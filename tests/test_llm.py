@@ -187,6 +187,14 @@ def test_a_release_of_the_same_shape_may_reach_further(spelling: str, tokens: in
     assert load_llm(spelling).max_context == tokens
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b-Q4_K_M.gguf", "bartowski/Meta-Llama-3.1-8B-Instruct-GGUF"])
+def test_a_gguf_name_is_told_how_to_ask(name: str) -> None:
+    with pytest.raises(
+        UnknownLLMError, match=r"Did you mean: llama-3\.1-8b.* A GGUF file is not read: name the LLM, and its format with dtype"
+    ):
+        load_llm(name)
+
+
 def test_an_unknown_name_suggests_near_ones_and_the_how_to() -> None:
     with pytest.raises(UnknownLLMError, match=r"no LLM 'llama-3.1-71b'.*Did you mean: llama-3.1-70b.*docs/how-to/add-an-llm.md") as caught:
         load_llm("llama-3.1-71b")
