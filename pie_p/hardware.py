@@ -103,8 +103,8 @@ class Gpu(Sourced):
     def compute_dtype(self, dtype: Dtype) -> Dtype:
         """The format the board multiplies in when weights are stored in `dtype`.
 
-        >>> [load_gpu("a100-sxm-80gb").compute_dtype(dtype) for dtype in ("bf16", "fp8", "int8", "int4", "nvfp4")]
-        ['bf16', 'bf16', 'int8', 'bf16', 'bf16']
+        >>> tuple(load_gpu("a100-sxm-80gb").compute_dtype(dtype) for dtype in ("bf16", "fp8", "int8", "int4", "nvfp4"))
+        ('bf16', 'bf16', 'int8', 'bf16', 'bf16')
         >>> load_gpu("v100-sxm-32gb").compute_dtype("bf16"), load_gpu("b200-sxm-180gb").compute_dtype("nvfp4")
         ('fp16', 'nvfp4')
         """
@@ -232,8 +232,8 @@ class Cluster(Sourced):
         """The slowest link inside a group of that many neighbouring ranks.
 
         >>> cluster = load_cluster("h100-nvl-94gb", gpus=16)
-        >>> [cluster.link_for(size).name for size in (2, 4, 16)]
-        ['nvlink4-bridge', 'pcie5-x16', 'ib-ndr-400']
+        >>> tuple(cluster.link_for(size).name for size in (2, 4, 16))
+        ('nvlink4-bridge', 'pcie5-x16', 'ib-ndr-400')
         """
         if self.pair is not None and group_size <= self.pair_gpus:
             return self.pair

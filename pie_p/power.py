@@ -79,8 +79,8 @@ class PowerLaw:
 
         Above the lowest voltage dynamic core power goes with the third power of the clock, below it with the clock itself.
 
-        >>> [round(float(clock), 3) for clock in PowerLaw(off_core=0.0).clock_at(np.array([1.0, 0.343, 0.108]))]
-        [1.0, 0.7, 0.3]
+        >>> tuple(round(float(clock), 3) for clock in PowerLaw(off_core=0.0).clock_at(np.array([1.0, 0.343, 0.108])))
+        (1.0, 0.7, 0.3)
         """
         core = np.clip((share - self.off_core) / (1.0 - self.off_core), 1e-3, 1.0)
         knee = self.lowest_voltage_clock

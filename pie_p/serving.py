@@ -305,8 +305,8 @@ def expected_lag(group: Floats) -> Floats:
 
     Exact up to g = 8 (Harter 1961, table 1); beyond, Blom's approximation of normal order statistics (1958), within 1 %.
 
-    >>> [round(float(lag), 3) for lag in expected_lag(np.array([1.0, 2.0, 8.0]))]
-    [0.0, 0.564, 1.424]
+    >>> tuple(round(float(lag), 3) for lag in expected_lag(np.array([1.0, 2.0, 8.0])))
+    (0.0, 0.564, 1.424)
     """
     size = np.maximum(group, 1.0)
     exact = np.interp(size, np.arange(1, 9), LARGEST_OF_NORMALS)
