@@ -46,11 +46,11 @@ app.command(
     "--what-if power_limit_w=500 --what-if dtype=fp8 --grid DE-2024",
 )(cli_predict.predict)
 app.command("grids", epilog="Example: pie-p grids --json")(cli_predict.grids)
-app.command("import", epilog="Example: pie-p import mlenergy_v3 leaderboard/ -o profiles/mlenergy_v3")(cli_data.import_data)
-app.command("train", epilog="Example: pie-p train profiles/mlenergy_v3 profiles/mlenergy_v2 -o models/own --learn end-to-end")(
+app.command("import", epilog="Example: pie-p import mlenergy_v3 leaderboard/ -o imported/mlenergy_v3")(cli_data.import_data)
+app.command("train", epilog="Example: pie-p train imported/mlenergy_v3 imported/mlenergy_v2 -o trained/own --learn end-to-end")(
     cli_train.train_predictor
 )
-app.command("evaluate", epilog="Example: pie-p evaluate profiles/mlenergy_v3 profiles/mlenergy_v2 --docs docs")(cli_evaluate.evaluate)
+app.command("evaluate", epilog="Example: pie-p evaluate imported/mlenergy_v3 imported/mlenergy_v2 --docs docs")(cli_evaluate.evaluate)
 app.command(
     "sweep",
     epilog="Example: pie-p sweep llama-3.1-70b --gpu h100-sxm-80gb,l40s-48gb --prompt-tokens 500 --output-tokens 300 --max-tpot-s 0.05",

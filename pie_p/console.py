@@ -6,7 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from time import monotonic
+from typing import Any, Final
+
+LINE_EVERY_S: Final = 30.0  # [s]
 
 
 def print_json(value: Any) -> None:
@@ -23,11 +26,28 @@ def console(*, stderr: bool = False) -> Any:
 
 @contextmanager
 def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[[str, float, float], None]]:
-    """A progress bar on standard error, fed with `(text, done, total)`; nothing is drawn when quiet or not on a terminal."""
+    """Progress on standard error, fed with `(text, done, total)`: a bar on a terminal, elsewhere a line every 30 s; none when quiet."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     screen = console(stderr=True)
-    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal, transient=True) as bar:
+    if not quiet and not screen.is_terminal:
+        yield _lines(what)
+        return
+    with Progress(*columns, console=screen, disable=quiet, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda text, done, total: bar.update(task, description=f"{what}: {text}", completed=done, total=total)
+
+
+def _lines(what: str) -> Callable[[str, float, float], None]:
+    """A line now and then, for logs and pipes; work that is done sooner writes none."""
+    written_s = monotonic()
+
+    def tell(text: str, done: float, total: float) -> None:
+        nonlocal written_s
+        if monotonic() - written_s >= LINE_EVERY_S:
+            written_s = monotonic()
+            sys.stderr.write(f"{what}: {text}, {done:g} of {total:g}\n")
+            sys.stderr.flush()
+
+    return tell
