@@ -40,7 +40,11 @@ def _title(result: BenchResult) -> str:
     load = plan.load
     again = f" x {load.repetitions}" if load.repetitions > 1 else ""
     asked = f"batches of {load.batch}" if load.batch else f"{load.concurrency} in flight"
-    state = "" if result.manifest.state == "complete" else f"\n{result.manifest.state}: {result.manifest.stopped_by or 'not complete'}"
+    state = (
+        ""
+        if result.manifest.state == "complete"
+        else f"\n{result.manifest.state}: {result.manifest.stopped_by or 'prompts without an answer'}"
+    )
     return (
         f"{plan.target}\n{prompts['count']} prompts of {prompts['name']}{again}, {asked} (mean {result.concurrency:.1f}), "
         f"at most {load.max_tokens} tokens{_deployed(plan)}{state}"

@@ -80,6 +80,9 @@ def bench(
     if result.manifest.state == "interrupted" and target is not None:
         sys.stderr.write(f"stopped: {result.manifest.stopped_by}. What was whole is in {out}; the same command goes on\n")
         raise typer.Exit(2)
+    if target is not None and not result.totals.responses:
+        sys.stderr.write(f"no prompt was answered: the faults stand above and in {out}; the same command asks again\n")
+        raise typer.Exit(2)
 
 
 def _plan(target: str, options: dict[str, Any]) -> BenchPlan:

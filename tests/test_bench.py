@@ -149,6 +149,15 @@ def test_the_command_writes_a_profile_and_a_calibrated_predictor(tmp_path: Path,
     assert Predictor.load(tmp_path / "own").name == "physics-calibrated"
 
 
+def test_a_run_in_which_nothing_was_answered_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted(status(400, "no")) as server, pytest.raises(SystemExit) as end:
+        main(["bench", server.url, "-o", str(tmp_path / "run"), "--count", "2", "--warmup", "0"])
+    assert end.value.code == 2
+    shown = capsys.readouterr()
+    assert "incomplete: prompts without an answer" in shown.out
+    assert shown.err.splitlines()[-1].startswith("no prompt was answered: ")
+
+
 def test_the_command_refuses_in_one_line_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with scripted(status(401, "no key")) as server:
         code, out, err = cli(server.url, "-o", str(tmp_path / "a"), "--served", "x", capsys=capsys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from email.utils import formatdate
 from time import time
 from typing import Any
@@ -120,6 +121,18 @@ def test_a_slow_first_byte_a_stall_and_a_response_without_end_are_told_apart() -
     assert (endless.fault, endless.detail) == ("timeout", "no whole response within 0.4 s")
 
 
+def test_a_stream_that_never_pauses_is_cut_at_the_limit_of_the_whole_response() -> None:
+    def endless(handler: Any) -> None:
+        handler.begin()
+        with suppress(OSError):
+            while True:
+                handler.piece(text_event("x "))
+
+    one, requests = outcome(endless, total_s=0.3, retries=1)
+    assert (one.answer, one.faults, requests) == (None, ("timeout", "timeout"), 2)
+    assert one.end_s - one.start_s < 30.0
+
+
 def test_a_slow_server_within_the_time_allowed_is_only_slow() -> None:
     one, _ = outcome(slow(0.3, Good(pause_s=0.05)))
     assert_good(one)
@@ -206,6 +219,31 @@ def test_the_key_comes_from_the_environment_and_stands_in_no_plan(monkeypatch: p
         assert server.asked[0]["headers"]["Authorization"] == "Bearer secret-123"
     plan = BenchPlan(target=ServerTarget(url=server.url, api_key_env="MY_KEY"), load=Load(concurrency=1))
     assert "secret-123" not in plan.model_dump_json()
+
+
+@pytest.mark.parametrize("key", ["two\nlines", "clé"])
+def test_a_key_that_no_header_can_hold_is_refused_without_being_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    with pytest.raises(InputError, match=r"^the key in MY_KEY holds characters that no HTTP header can") as refused:
+        asked("http://127.0.0.1:1", api_key_env="MY_KEY")
+    assert key not in str(refused.value)
+    monkeypatch.setenv("MY_KEY", "sound\n")  # as read from a file
+    [one], _ = asked("http://127.0.0.1:1", api_key_env="MY_KEY", retries=0)
+    assert one.faults == ("connect",)
+
+
+def test_a_server_that_wants_a_key_says_so_before_a_name_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def locked(handler: Any) -> None:
+        handler.answer(401, "no")
+
+    monkeypatch.setattr("scripted_server.Handler.do_GET", locked)
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with scripted(GOOD) as server:
+        with pytest.raises(InputError, match=r"HTTP status 401; the server wants a key .* MY_KEY, and it is not set"):
+            asked(server.url, served="", api_key_env="MY_KEY")
+        monkeypatch.setenv("MY_KEY", "other")
+        with pytest.raises(InputError, match="the key in it is not accepted"):
+            asked(server.url, served="", api_key_env="MY_KEY")
 
 
 def test_connections_are_used_again() -> None:

@@ -49,7 +49,7 @@ class Server:
         target = self.target
         timeout = self._httpx.Timeout(None, connect=target.connect_s)
         limits = self._httpx.Limits(max_connections=None, max_keepalive_connections=self.load.together)
-        key = os.environ.get(target.api_key_env, "")
+        key = _key(target.api_key_env)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._client = self._httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers)
         try:
@@ -185,10 +185,25 @@ class Server:
         except self._httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             raise InputError(f"no answer from {url}: {reason}; is the server up, and the address right?") from None
+        if response.status_code in (401, 403):
+            raise InputError(f"{url} answers with HTTP status {response.status_code}; {_key_advice(self.target.api_key_env)}")
         names = _listed(response)
         if len(names) != 1:
             raise InputError(f"{url} (HTTP {response.status_code}) lists {', '.join(names[:5]) or 'no LLM'}; name one with --served")
         return names[0]
+
+
+def _key(name: str) -> str:
+    """The key in an environment variable, "" where there is none. Raises `InputError`, without the key in it: no header can hold it."""
+    key = os.environ.get(name, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise InputError(f"the key in {name} holds characters that no HTTP header can; give printable ASCII, on one line")
+    return key
+
+
+def _key_advice(name: str) -> str:
+    given = "the key in it is not accepted" if os.environ.get(name, "").strip() else "it is not set"
+    return f"the server wants a key from the environment variable {name}, and {given}; choose another variable with --api-key-env"
 
 
 def _listed(response: Any) -> list[str]:
@@ -216,10 +231,20 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 async def _within(waiting: Awaitable[T], limit_s: float, fault: Fault) -> T:
+    """What comes within the limit.
+
+    Not by `asyncio.wait_for`: up to Python 3.11 it swallows a cancellation that comes when a piece has just arrived, and a stream that
+    never pauses then outlives every limit on the whole response.
+    """
+    task = asyncio.ensure_future(waiting)
     try:
-        return await asyncio.wait_for(waiting, limit_s)
-    except asyncio.TimeoutError:
-        raise FaultError(fault, f"{'no byte' if fault == 'timeout' else 'nothing more'} within {limit_s:g} s") from None
+        done, _ = await asyncio.wait({task}, timeout=limit_s)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    if not done:
+        raise FaultError(fault, f"{'no byte' if fault == 'timeout' else 'nothing more'} within {limit_s:g} s")
+    return task.result()
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
