@@ -44,6 +44,8 @@ def watch_footer(watcher: Watcher) -> list[str]:
                 ratio = moment.estimate.time_ratio
                 if not 1 / FAR_RATIO < ratio < FAR_RATIO:
                     lines.append(f"warning: {_name(place)} takes {ratio:.1f} times the predicted time; is it the deployment you named?")
+        if watcher.not_kept:
+            lines.append(f"warning: {watcher.not_kept}; the sums go on, and are lost when the watcher ends")
         unknown_s = sum(totals.unknown_s for totals in watcher.ledger.totals.values())
     if unknown_s:
         lines.append(f"not estimated, since nobody knows what happened: {quantity(unknown_s, 's')}")

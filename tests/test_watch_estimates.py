@@ -107,6 +107,13 @@ def test_nothing_running_is_idle_power_and_no_requests(by_law: OperatingPoints) 
     assert measured.energy_j == pytest.approx(350.0)
 
 
+def test_a_server_that_counts_no_output_is_busy_while_requests_run(by_law: OperatingPoints) -> None:
+    silent = window(**{**BUSY, "output_tokens": None, "step_tokens": None}, running=(20.0, 20.0))
+    found = Estimator(points=by_law).estimate(silent, Habits(), ranks=1)
+    assert (found.busy_s, found.batch, found.output_tokens) == (5.0, 20.0, 0.0)
+    assert 5.0 * 400.0 <= found.energy_j <= 5.0 * 600.0  # between the law's steps and its prompts
+
+
 def test_work_that_does_not_fit_the_window_is_bounded_by_what_boards_can_draw(by_law: OperatingPoints) -> None:
     found = Estimator(points=by_law).estimate(window(**{**BUSY, "output_tokens": 2e5, "step_tokens": 2e5, "steps": 1e4}), Habits(), ranks=1)
     assert found.busy_s == 5.0

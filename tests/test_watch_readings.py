@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from simulated_server import Counts, sglang_page, trtllm_page, vllm_page
 
@@ -94,6 +96,11 @@ def test_what_is_no_page_of_a_server_is_one_clear_line(text: str, message: str) 
 def test_a_gauge_that_was_never_set_is_missing_not_zero() -> None:
     reading = read_metrics(vllm_page(COUNTS).replace(f"{COUNTS.running / 512}", "NaN"))
     assert reading.missing["kv_usage"] == "vllm:kv_cache_usage_perc"
+
+
+def test_a_figure_below_zero_is_missing_not_energy_that_comes_back() -> None:
+    reading = read_metrics(re.sub(r"(?m)^(vllm:generation_tokens_total.* )\S+$", r"\1-5", vllm_page(COUNTS)))
+    assert "vllm:generation_tokens_total" in reading.missing.values()
 
 
 def test_every_dialect_names_only_known_roles_and_every_loss_has_one() -> None:

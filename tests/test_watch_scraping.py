@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -137,6 +138,23 @@ def test_a_server_that_fails_is_counted_with_its_reason_and_taken_again_when_it_
     assert server.up
     assert watcher.totals().output_tokens == 20
     assert watcher.totals().bridged_s == watcher.totals().seconds > 0
+
+
+def test_looking_for_the_engine_ends_at_a_page_that_does_not_end_or_is_no_text(site: Site) -> None:
+    site.answer = _drip
+    assert detect(targets([f"{site.address}/metrics"]), timeout_s=0.2) is None
+
+    def flood(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.end_headers()
+        with suppress(OSError):
+            while True:
+                request.wfile.write(b"vllm:x 1\n" * 100_000)
+
+    site.answer = flood
+    assert detect(targets([f"{site.address}/metrics"]), timeout_s=30.0) is None
+    site.answer = lambda request: (request.send_response(200), request.end_headers(), request.wfile.write(b"\xff"))[0]
+    assert detect(targets([f"{site.address}/metrics"])) is None
 
 
 def test_a_server_that_does_not_answer_is_asked_ever_more_seldom_up_to_a_minute() -> None:

@@ -12,6 +12,7 @@ from pie_p.errors import InputError
 from pie_p.operating_points import OperatingPoints, operating_points
 from pie_p.watch.ledger import Place
 from pie_p.watch.watcher import LONGEST_BRIDGE_S, Watcher
+from pie_p.watch_view import watch_footer
 
 DEPLOYMENT = {"llm": "llama-3.1-8b", "gpu": "h100-sxm-80gb"}
 IDLE_W = 120.4
@@ -135,6 +136,26 @@ def test_sums_go_on_over_a_restart_of_the_watcher_and_the_time_in_between_is_unk
     assert last.totals().total_j == seen[-1]
     assert last.totals().seconds == pytest.approx(50.0)
     assert last.totals().unknown_s == pytest.approx(4 * 90.0)
+
+
+def test_a_disk_that_refuses_is_no_fault_of_the_server_and_the_sums_go_on(points: OperatingPoints, tmp_path: Path) -> None:
+    folder = tmp_path / "states"
+    folder.mkdir()
+    watcher, sound = Watcher(points, state=folder / "state.json"), Watcher(points)
+    folder.rename(tmp_path / "moved")
+    for at_s in (0.0, 5.0, 10.0):
+        take(watcher, busy(at_s), at_s)
+        take(sound, busy(at_s), at_s)
+    assert watcher.servers["a"].up
+    assert watcher.servers["a"].failures == 0
+    assert watcher.totals() == sound.totals()
+    assert watcher.not_kept.startswith(f"cannot write {folder}/state.json")
+    assert f"warning: {watcher.not_kept}; the sums go on, and are lost when the watcher ends" in watch_footer(watcher)
+    (tmp_path / "moved").rename(folder)
+    take(watcher, busy(15.0), 15.0)
+    assert watcher.not_kept == ""
+    with pytest.raises(InputError, match=r"^cannot write "):
+        Watcher(points, state=tmp_path / "none" / "state.json", wall_s=1e9)
 
 
 def test_a_scrape_twice_in_the_same_moment_counts_once(points: OperatingPoints) -> None:

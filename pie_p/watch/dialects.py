@@ -40,7 +40,7 @@ GAUGES: Final[frozenset[Role]] = frozenset(("running", "waiting", "kv_usage", "c
 # What is lost where a server does not give a metric; those without an entry have a stand-in that loses nothing worth a word.
 LOSSES: Final[dict[Role, str]] = {
     "prompt_tokens": "energy of prefill: prompts count with an assumed length",
-    "output_tokens": "energy per output token",
+    "output_tokens": "energy per output token; running requests alone say how busy the server was",
     "running": "the batch: it is taken from engine steps or latencies, else 1",
     "waiting": "whether the server was busy all the time",
     "finished": "the mean output length: an assumed one stands in",

@@ -136,7 +136,8 @@ class Estimator:
             ranks: data-parallel ranks that the window speaks for [-].
         """
         habits.learn(window)
-        work = _counted(self, window, habits, ranks) if window.live_tokens else _sampled(self, window, habits, ranks)
+        told = window.live_tokens and window.output_tokens is not None
+        work = _counted(self, window, habits, ranks) if told else _sampled(self, window, habits, ranks)
         boards = ranks * self.points.gpus_per_rank
         energy_j = _at_measured_time(
             work.energy_j, extra_j=(work.busy_s - work.predicted_s) * boards * self.board_idle_w,

@@ -103,7 +103,7 @@ def _first(named: Mapping[str, list[Any]], names: Iterable[Name], served_name: s
                 continue
             if name.label and not sample.labels.get(name.label, "").startswith(name.begins):
                 continue
-            if isfinite(sample.value):  # NaN: a gauge that was never set
+            if isfinite(sample.value) and sample.value >= 0.0:  # NaN: a gauge that was never set; below 0: nothing that can be counted
                 engine = _label(sample.labels, ENGINE_LABELS)
                 sums[engine] = sums.get(engine, 0.0) + float(sample.value)
         if sums:

@@ -134,7 +134,7 @@ class Scraper:
         reasons = []
         for url in target.urls():
             try:
-                text = self._text(url)
+                text = _body(self._client, url, timeout_s=self.timeout_s, clock=self.clock)
                 self.watcher.take(target.address, text, now_s=self.clock(), wall_s=self.wall())
             except (self._httpx.HTTPError, self._httpx.InvalidURL, UnicodeDecodeError, InputError) as error:
                 reasons.append(" ".join(str(error).split())[:200] or type(error).__name__)
@@ -145,20 +145,21 @@ class Scraper:
         self.watcher.miss(target.address, reasons[0], now_s=now_s)
         target.failed(now_s=now_s, every_s=self.every_s)
 
-    def _text(self, url: str) -> str:
-        """The body of an answer, which must be one of success, of bounded size and whole in time."""
-        late_s, parts, size = self.clock() + self.timeout_s, [], 0
-        with self._client.stream("GET", url, headers={"Accept": "text/plain"}) as answer:
-            if answer.status_code != 200:
-                raise InputError(f"{url} answers with HTTP status {answer.status_code}")
-            for part in answer.iter_bytes():
-                parts.append(part)
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise InputError(f"{url} answers with more than {MOST_BYTES} bytes; that is no metrics page")
-                if self.clock() > late_s:
-                    raise InputError(f"{url} was still answering after {self.timeout_s:g} s")
-        return b"".join(parts).decode("utf-8")
+
+def _body(client: Any, url: str, *, timeout_s: float, clock: Callable[[], float]) -> str:
+    """The body of an answer, which must be one of success, of bounded size and whole in time."""
+    late_s, parts, size = clock() + timeout_s, [], 0
+    with client.stream("GET", url, headers={"Accept": "text/plain"}) as answer:
+        if answer.status_code != 200:
+            raise InputError(f"{url} answers with HTTP status {answer.status_code}")
+        for part in answer.iter_bytes():
+            parts.append(part)
+            size += len(part)
+            if size > MOST_BYTES:
+                raise InputError(f"{url} answers with more than {MOST_BYTES} bytes; that is no metrics page")
+            if clock() > late_s:
+                raise InputError(f"{url} was still answering after {timeout_s:g} s")
+    return b"".join(parts).decode("utf-8")
 
 
 def detect(targets: Iterable[Target], *, served_name: str | None = None, timeout_s: float = 4.0) -> str | None:
@@ -170,13 +171,14 @@ def detect(targets: Iterable[Target], *, served_name: str | None = None, timeout
         timeout_s: for one answer [s].
     """
     httpx = require("httpx", extra="watch")
-    for target in targets:
-        for url in target.urls():
-            try:
-                answer = httpx.get(url, timeout=timeout_s, follow_redirects=True)
-                server = read_metrics(answer.text, served_name=served_name).dialect.server
-            except (httpx.HTTPError, httpx.InvalidURL, InputError):
-                continue
-            target.answered(url)
-            return server
+    with httpx.Client(timeout=timeout_s, follow_redirects=True) as client:
+        for target in targets:
+            for url in target.urls():
+                try:
+                    text = _body(client, url, timeout_s=timeout_s, clock=time.monotonic)
+                    server = read_metrics(text, served_name=served_name).dialect.server
+                except (httpx.HTTPError, httpx.InvalidURL, UnicodeDecodeError, InputError):
+                    continue
+                target.answered(url)
+                return server
     return None

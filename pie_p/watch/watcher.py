@@ -72,7 +72,7 @@ class Watcher:
         on_moment: called with every moment.
 
     Raises:
-        InputError: a state file that cannot be gone on with.
+        InputError: a state file that cannot be gone on with, or not be written.
     """
 
     def __init__(
@@ -89,12 +89,15 @@ class Watcher:
         self.estimator = Estimator(points=points, accounting=accounting or Accounting(), idle_w=idle_w)
         self.served_name, self.state, self.on_moment = served_name, state, on_moment
         self.servers: dict[str, Server] = {}
+        self.not_kept = ""  # why sums or rows could not be written last time
         self.lock = RLock()
         self.identity = identity(points, self.estimator.accounting)
         self.ledger = Ledger(self.identity) if state is None else Ledger.load(state, self.identity)
         if wall_s is not None and self.ledger.saved_s is not None:
             for totals in self.ledger.totals.values():
                 totals.unknown_s += max(0.0, wall_s - self.ledger.saved_s)
+        if wall_s is not None:
+            self.save(wall_s=wall_s)  # a path that cannot be written is told before anything is watched
 
     def take(self, server: str, text: str, *, now_s: float, wall_s: float) -> list[Moment]:
         """Let in what a server answered.
@@ -120,11 +123,15 @@ class Watcher:
                 moments += [moment] if moment else []
             self._drop_vanished(known, {Place(server, *key) for key in reading.series}, now_s)
             known.up, known.missed = True, False
-            self.save(wall_s=wall_s)
-        for moment in moments:
-            if self.on_moment:
-                self.on_moment(moment)
+        self._keep(moments, wall_s)
         return moments
+
+    def _keep(self, moments: list[Moment], wall_s: float) -> None:
+        """State file and rows. A disk that refuses is no fault of the server: it is remembered, and the watching goes on."""
+        with self.lock:
+            self.not_kept = _refused(self.save, wall_s=wall_s)
+        for moment in moments if self.on_moment else ():
+            self.not_kept = _refused(self.on_moment, moment) or self.not_kept
 
     def miss(self, server: str, reason: str, *, now_s: float) -> None:
         """A scrape failed: its engines have no power to show, and time beyond `LONGEST_BRIDGE_S` counts as unknown."""
@@ -219,6 +226,16 @@ class Watcher:
         """Count the time since the last look as unknown, and begin anew from here: whatever comes back, this time is not estimated."""
         self.ledger.of(place).unknown_s += now_s - engine.at_s
         engine.at_s = now_s
+
+
+def _refused(write: Callable[..., None] | None, *what: Any, **how: Any) -> str:
+    """Why something could not be written; empty where it could."""
+    try:
+        if write:
+            write(*what, **how)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def identity(points: OperatingPoints, accounting: Accounting) -> dict[str, Any]:
