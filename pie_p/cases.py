@@ -9,11 +9,11 @@ from typing import Any, Final, cast
 
 from pie_p.deployment import deploy
 from pie_p.engine import Engine, load_engine
-from pie_p.errors import InputError
+from pie_p.errors import InputError, did_you_mean
 from pie_p.hardware import Cluster, Gpu, load_cluster
 from pie_p.llm import LLM, load_llm
 from pie_p.plan import ParallelPlan
-from pie_p.quantities import as_dtype, as_float
+from pie_p.quantities import as_dtype, as_float, shown
 from pie_p.serving import Case
 from pie_p.units import Dtype
 from pie_p.workload import Mode, OutputTokens, Request
@@ -55,6 +55,30 @@ def make_case(
 
 
 ARGUMENTS: Final = tuple(signature(make_case).parameters)
+OF_REQUEST: Final = ("batch", "prompt_tokens", "output_tokens", "cached_prompt_tokens", "mode")  # the other arguments name a deployment
+
+
+def case_of(deployment: Mapping[str, Any], **request: Any) -> Case:
+    """A case from a deployment's arguments as a table: names are checked, since they come from files and by hand.
+
+    Args:
+        deployment: arguments of `make_case` by name, `llm` among them.
+        request: the other arguments.
+
+    Raises:
+        InputError: no table, a name that is no argument, or no `llm`.
+        PiePError: as `make_case` does.
+    """
+    if not isinstance(deployment, Mapping):
+        raise InputError(f"{shown(deployment)} is no deployment; give a table like {{'llm': 'llama-3.1-8b', 'gpu': 'h100-sxm-80gb'}}")
+    strange = next((name for name in deployment if name not in ARGUMENTS), None)
+    if strange is not None:
+        near = did_you_mean(str(strange)[:80], ARGUMENTS)
+        known = ", ".join(name for name in ARGUMENTS if name not in OF_REQUEST)
+        raise InputError(f"a deployment has no argument {str(strange)[:80]!r}.{near} Known: {known}")
+    if "llm" not in deployment:
+        raise InputError("a deployment without llm; give llm = 'llama-3.1-8b', for instance")
+    return make_case(**deployment, **request)
 
 
 def arguments_of(case: Case) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from pie_p.cases import make_case
+from pie_p.cases import OF_REQUEST, case_of
 from pie_p.deployment import Deployment
 from pie_p.errors import InputError
 from pie_p.physics import Floats
@@ -98,12 +98,12 @@ def operating_points(deployment: Mapping[str, Any], *, predictor: str | Predicto
     Raises:
         PiePError: as `predict_energy` does.
     """
-    stray = sorted(set(deployment) & {"batch", "prompt_tokens", "output_tokens", "cached_prompt_tokens", "mode"})
+    stray = sorted(set(deployment) & set(OF_REQUEST))
     if stray:
         raise InputError(f"{stray[0]} is given for a deployment whose load is observed; leave it out")
     answering = load_predictor(predictor)
     loads = list(product(BATCHES, PROMPTS, OUTPUTS))
-    cases = [make_case(**deployment, batch=batch, prompt_tokens=prompt, output_tokens=output) for batch, prompt, output in loads]
+    cases = [case_of(deployment, batch=batch, prompt_tokens=prompt, output_tokens=output) for batch, prompt, output in loads]
     figures = [_figures(answering, cases[first : first + CASES_AT_ONCE]) for first in range(0, len(cases), CASES_AT_ONCE)]
     gpu = cases[0].deployment.cluster.gpu
     return OperatingPoints(

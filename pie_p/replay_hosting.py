@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from pie_p.cases import make_case
+from pie_p.cases import OF_REQUEST, case_of
 from pie_p.deployment import Deployment, deploy
 from pie_p.errors import InputError
 from pie_p.predictor import Predictor
@@ -24,7 +24,6 @@ Routing = Literal["least_loaded", "round_robin"]
 ROUTINGS: Final[tuple[Routing, ...]] = get_args(Routing)
 Preemption = Literal["recompute", "reserve"]
 PREEMPTIONS: Final[tuple[Preemption, ...]] = get_args(Preemption)
-NOT_OF_A_DEPLOYMENT: Final = ("batch", "prompt_tokens", "output_tokens", "cached_prompt_tokens", "mode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ def host(
     Raises:
         PiePError: as `predict_energy` does; a power cap or a batch, which a replay does not take.
     """
-    stray = [name for name in NOT_OF_A_DEPLOYMENT if arguments.get(name) is not None]
+    stray = [name for name in OF_REQUEST if arguments.get(name) is not None]
     if stray:
         raise InputError(f"{stray[0]} = {shown(arguments[stray[0]])} is given for a replay, whose load comes from the trace; leave it out")
     if arguments.get("power_limit_w") is not None:
@@ -87,7 +86,7 @@ def host(
             f"power_limit_w = {shown(arguments['power_limit_w'])}: a replay runs at the board's own limit; leave it out, or give a Gpu "
             "with that limit_w"
         )
-    case = make_case(**arguments, prompt_tokens=1, output_tokens=1)
+    case = case_of(arguments, prompt_tokens=1, output_tokens=1)
     whole, copies = case.deployment, as_int("replicas", replicas, most=100_000)
     plan, apart = whole.plan, whole.plan.dp > 1 and not whole.plan.attention_dp
     engine = whole

@@ -161,6 +161,8 @@ def replay_fleet(
 
 
 def _host(one: Mapping[str, Any]) -> Hosted:
+    if not isinstance(one, Mapping):
+        raise InputError(f"{shown(one)} is no deployment of a fleet; give a table like {{'llm': 'llama-3.1-8b', 'gpu': 'h100-sxm-80gb'}}")
     own = ("replicas", "max_sequences", "chunk_tokens")
     return host({name: value for name, value in one.items() if name not in own}, **{name: one[name] for name in own if name in one})
 

@@ -36,6 +36,7 @@ from pie_p.quantities import as_float, shown
 from pie_p.request_log_files import BadRows, LogRows, read_log
 from pie_p.storage import write_atomically
 
+SLOW_RATIO: Final = 1.5  # of time in flight to time predicted; beyond, most of what waits is not the engine's
 AT_ONCE: Final = 100_000  # places read off the grid together: bounds memory
 UNITS: Final = {"start_s": "s", "end_s": "s"} | {f"{kind}_j": "J" for kind in ("energy", *KINDS, "host", "facility")}
 
@@ -236,6 +237,9 @@ def _put_together(
         idle_j[name] = accounting.breakdown((0.0, 0.0, boards_j), seconds=spans, deployment=costs.deployment).total_j
         if part.busy_s > 0 and part.time_ratio < 0.67:
             warnings.append(f"{name or 'the deployment'} was {1 / part.time_ratio:.1f} times as fast as predicted; is it what ran?")
+        if part.time_ratio > SLOW_RATIO:
+            slow = f"{part.time_ratio:.1f} times as long as the work takes by prediction; the rest counts as waiting"
+            warnings.append(f"{name or 'the deployment'} was busy {slow} (a queue, the network, or it is not what ran)")
     first = next(iter(points.values()))
     return EstimatedLog(
         rows=rows, batch=batch, parts_j=parts, idle_j=idle_j, idle_s=idle_s, busy_s=busy_s, time_ratio=ratio, scope=accounting.scope,

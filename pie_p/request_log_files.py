@@ -95,8 +95,10 @@ def read_log(path: str | Path, *, jobs: bool = False) -> LogRows:
     bad: dict[str, list[int]] = {}
     known: dict[tuple[str, ...], Mapping[str, str]] = {}
     for line, row in rows:
-        shape = tuple(row)
+        shape = tuple(row or ())
         try:
+            if row is None:
+                raise _BadRow("more cells than the header")
             if row and not known:
                 known[shape] = _columns(row, needed, place)
             elif shape not in known:
@@ -148,8 +150,8 @@ def _iso_s(value: Any) -> float:
     return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).timestamp()
 
 
-def _rows(place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Line number and cells of every row."""
+def _rows(place: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+    """Line number and cells of every row; None where there are more cells than columns, and which is which cannot be told."""
     suffix = place.suffix.lower()
     content = read_whole(place, what="log", most=MOST_BYTES, error=InputError)
     if suffix == ".parquet":
@@ -169,13 +171,14 @@ def _text(content: bytes, place: Path) -> str:
         raise InputError(f"{place} is not UTF-8 text") from None
 
 
-def _csv_rows(text: str, place: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _csv_rows(text: str, place: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     header = text.partition("\n")[0]
     mark = max(",\t;|", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=mark)
     try:
         for row in reader:
-            yield reader.line_num, {name.strip(): cell for name, cell in row.items() if isinstance(name, str)}
+            cells = {name.strip(): cell for name, cell in row.items() if isinstance(name, str)}
+            yield reader.line_num, None if any(row.get(None, ())) else cells
     except csv.Error as error:
         raise InputError(f"{place} line {reader.line_num} is no row of a table: {error}") from None
 

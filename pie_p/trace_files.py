@@ -10,8 +10,10 @@ import csv
 import gzip
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -27,6 +29,7 @@ ROLES: Final = ("arrival_s", "prompt_tokens", "output_tokens", "cached_prompt_to
 NEEDED: Final = ROLES[:3]
 MOST_NAMED: Final = 5  # rows named per reason
 MAX_TOKENS: Final = 100_000_000
+ZONE: Final = re.compile(r"\s*(?:Z|UTC|(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)?)$")  # at the end of a date
 
 
 class Form(NamedTuple):
@@ -86,6 +89,7 @@ class _Table(NamedTuple):
     columns: dict[str, Raw]
     lines: NDArray[np.int64]
     unread: list[int]  # lines that are no row at all
+    unread_why: str = "not a JSON object"
 
 
 def read_trace_columns(path: str | Path, *, columns: Mapping[str, str] | None = None) -> TraceColumns:
@@ -124,7 +128,7 @@ def read_trace_columns(path: str | Path, *, columns: Mapping[str, str] | None = 
         },
         bad=(
             *faults.rows(),
-            *_unread(table.unread),
+            *_named(table.unread_why, np.array(table.unread, dtype=np.int64)),
             *_named("arrival before that of an earlier row; put in order", table.lines[good][late], kept=True),
         ),
         rows=len(table.lines) + len(table.unread),
@@ -153,10 +157,6 @@ class _Faults:
 def _named(reason: str, lines: NDArray[np.int64], *, kept: bool = False) -> Iterator[BadRows]:
     if len(lines):
         yield BadRows(reason=reason, count=len(lines), lines=tuple(lines[:MOST_NAMED].tolist()), kept=kept)
-
-
-def _unread(lines: list[int]) -> Iterator[BadRows]:
-    return _named("not a JSON object", np.array(lines, dtype=np.int64))
 
 
 def _tokens(role: str, raw: Raw, faults: _Faults, *, least: int) -> NDArray[np.float64]:
@@ -219,13 +219,18 @@ def _dates(raw: Raw) -> NDArray[np.float64] | None:
 
 
 def _date(cell: Any) -> np.datetime64:
-    text = str(cell).strip().removesuffix("Z").removesuffix("+00:00").strip()
+    """A date and time, in UTC where it names a zone."""
+    text = str(cell).strip()
     if len(text) < 10 or text[4:5] != "-":
         return np.datetime64("NaT")
+    zone = ZONE.search(text, 11)
     try:
-        return np.datetime64(text, "ns")
+        stamp = np.datetime64(text[: zone.start()] if zone else text, "ns")
     except ValueError:
         return np.datetime64("NaT")
+    if zone and zone["sign"]:
+        stamp -= np.timedelta64(int(zone["sign"] + "1") * (60 * int(zone["hours"]) + int(zone["minutes"] or 0)), "m")
+    return stamp
 
 
 def _form_of(header: list[str], own: Mapping[str, str] | None, place: Path) -> Form:
@@ -236,6 +241,8 @@ def _form_of(header: list[str], own: Mapping[str, str] | None, place: Path) -> F
             what = f"no role {odd[0]!r}" if odd else f"{missing[0]!r} is missing"
             raise InputError(f"columns = {shown(dict(own))}: {what}; give {', '.join(NEEDED)} and columns that {place.name} has")
         return Form("own", own)
+    if not header:
+        raise InputError(f"{place.name} holds no table: it is empty, or no line of it is a row")
     by_name = {_plain(name): name for name in reversed(header)}
     for form in FORMS:
         if all(_plain(form.columns[role]) in by_name for role in NEEDED):
@@ -254,7 +261,7 @@ def _read(place: Path) -> _Table:
     kind = suffixes[-2] if suffixes[-1:] == [".gz"] and len(suffixes) > 1 else suffixes[-1] if suffixes else ""
     readers = {".csv": _read_csv, ".jsonl": _read_jsonl, ".ndjson": _read_jsonl}
     if kind not in (*readers, ".parquet"):
-        raise InputError(f"cannot read a trace from {place.name!r}: its name must end in .csv, .jsonl (each perhaps with .gz) or .parquet")
+        raise InputError(f"cannot read a trace from {str(place)!r}: its name must end in .csv, .jsonl (each perhaps with .gz) or .parquet")
     try:
         if kind == ".parquet":
             return _read_parquet(place.read_bytes(), place.name)
@@ -270,16 +277,20 @@ def _read(place: Path) -> _Table:
 
 
 def _read_csv(text: Iterable[str]) -> _Table:
-    reader = csv.reader(text)
+    source = iter(text)
+    first = next(source, "")
+    reader = csv.reader(chain((first,), source), delimiter=max(",\t;|", key=first.count))
     header = next(reader, [])
     width = len(header)
-    rows, lines = [], []
+    rows, lines, odd = [], [], []
     for row in reader:
-        if row:
+        if any(row[width:]):  # a comma too many: which cell is which cannot be told
+            odd.append(reader.line_num)
+        elif row:
             rows.append(row if len(row) >= width else row + [""] * (width - len(row)))
             lines.append(reader.line_num)
     cells = list(zip(*rows, strict=False)) if rows else [()] * width
-    return _Table(header, dict(zip(header, cells, strict=False)), np.array(lines, dtype=np.int64), [])
+    return _Table(header, dict(zip(header, cells, strict=False)), np.array(lines, dtype=np.int64), odd, "more cells than the header")
 
 
 def _read_jsonl(text: Iterable[str]) -> _Table:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pie_p import Cluster, LengthDistribution, make_case, predict_energy
-from pie_p.cases import ARGUMENTS, arguments_of
+from pie_p.cases import ARGUMENTS, arguments_of, case_of
+from pie_p.errors import InputError
 
 ASK: dict[str, Any] = {"llm": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "prompt_tokens": 200, "output_tokens": 100}
 
@@ -57,3 +58,21 @@ def test_a_case_on_an_own_cluster_too(cluster: Cluster) -> None:
 def test_the_common_host_of_a_board_stays_a_board() -> None:
     assert arguments_of(make_case(**ASK))["cluster"] is None
     assert arguments_of(make_case(**ASK, tp=8, dp=2))["gpu"].name == "h100-sxm-80gb"
+
+
+@pytest.mark.parametrize(
+    ("deployment", "says"),
+    [
+        ({"llm": "llama-3.1-8b", "gpus": "l4-24gb"}, r"^a deployment has no argument 'gpus'\. Did you mean: gpu"),
+        ({"gpu": "l4-24gb"}, "^a deployment without llm"),
+        ("llama-3.1-8b", "is no deployment; give a table like"),
+    ],
+)
+def test_a_deployment_that_is_none_is_one_line(deployment: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        case_of(deployment, prompt_tokens=1, output_tokens=1)
+
+
+def test_a_deployment_from_a_table_is_the_case_of_its_arguments() -> None:
+    table = {name: value for name, value in ASK.items() if not name.endswith("tokens")}
+    assert case_of(table, prompt_tokens=200, output_tokens=100) == make_case(**ASK)

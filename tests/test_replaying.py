@@ -280,6 +280,10 @@ def test_what_belongs_to_the_trace_or_to_the_board_is_not_given_for_the_fleet() 
         replay_fleet(trace, [{**SMALL, "power_limit_w": 500}])
     with pytest.raises(InputError, match="the fleet has no deployments"):
         replay_fleet(trace, [])
+    with pytest.raises(InputError, match=r"a deployment has no argument 'gpus'\. Did you mean: gpu"):
+        replay_fleet(trace, [{**SMALL, "gpus": "l4-24gb"}])
+    with pytest.raises(InputError, match=r"'llama-3\.1-8b' is no deployment of a fleet"):
+        replay_fleet(trace, ["llama-3.1-8b"])  # type: ignore[list-item]
     with pytest.raises(InputError, match="the trace has no requests"):
         replay(trace.only(slice(0, 0)), **SMALL)
     with pytest.raises(PlanError, match="tp = 3 does not divide"):

@@ -92,7 +92,18 @@ def test_boards_held_by_jobs_idle_for_as_long_as_no_request_is_in_flight() -> No
     held = rows((-100, 5, 0, 0), (0, 50, 0, 0), (200, 300, 0, 0), deployment=["", "", ""])
     found = estimate_log(rows((0, 20, 100, 200), (250, 320, 100, 10)), DEPLOYMENT, jobs=held)
     assert found.idle_s[""] == pytest.approx(150 + 100 - 20 - 50)
-    assert found.warnings == ("20 s of requests of the deployment lie outside every job; they count as busy",)
+    assert "20 s of requests of the deployment lie outside every job; they count as busy" in found.warnings
+
+
+@pytest.mark.usefixtures("law")
+def test_an_hour_in_flight_for_a_few_tokens_is_said(tmp_path: Path) -> None:
+    """As where start and end are in different zones."""
+    log = tmp_path / "r.csv"
+    log.write_text("start,end,prompt_tokens,output_tokens\n2026-12-01T10:00:00+01:00,2026-12-01T10:00:02Z,100,150\n")
+    found = estimate_log(log, DEPLOYMENT)
+    assert found.time_ratio[""] == pytest.approx(3602 / 1.535)
+    assert found.warnings[0].startswith("the deployment was busy 2346.6 times as long as the work takes by prediction; the rest counts as")
+    assert estimate_log(rows((0, 2, 100, 150)), DEPLOYMENT).warnings == ()
 
 
 def test_a_simulated_servers_day_is_near_its_truth() -> None:

@@ -84,6 +84,12 @@ def test_a_bad_row_is_left_out_counted_and_named(tmp_path: Path, row: str, reaso
     assert (bad.reason, bad.count, bad.first_line) == (reason, 2, 3)
 
 
+def test_a_row_with_more_cells_than_the_header_is_left_out_not_read_askew(tmp_path: Path) -> None:
+    rows = read_log(written(tmp_path / "r.csv", CSV + "1,5,2,7,100,50\n1796083300,1796083320,5,5,c,\n"))
+    assert [(one.reason, one.count, one.first_line) for one in rows.bad_rows] == [("more cells than the header", 1, 4)]
+    assert rows.deployment == ["a", "b", "c"]  # a comma at the end holds nothing
+
+
 def test_json_lines_that_are_no_objects_or_lack_a_column_are_counted(tmp_path: Path) -> None:
     good = '{"start": 0, "end": 1, "prompt_tokens": 3, "output_tokens": 2}'
     rows = read_log(written(tmp_path / "r.jsonl", f'[1]\n{good}\n{{"start": 0, "end": 1}}\n{{torn\n\n{good}\n'))

@@ -29,6 +29,33 @@ def test_azure_columns_count_seconds_from_the_first_arrival(tmp_path: Path) -> N
     assert trace.bad_rows == ()
 
 
+def test_dates_of_every_zone_are_one_clock(tmp_path: Path) -> None:
+    dates = [
+        "2023-11-16T18:15:46+01:00",
+        "2023-11-16 17:15:47Z",
+        "2023-11-16 17:15:48.5",
+        "2023-11-16 22:45:49.25+0530",
+        "2023-11-16 12:15:50-05",
+    ]
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(f"{date},374,44\n" for date in dates)
+    trace = load_trace(write(tmp_path / "zones.csv", text))
+    assert trace.arrival_s.tolist() == [0.0, 1.0, 2.5, 3.25, 4.0]
+    assert trace.bad_rows == ()
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_a_table_as_spreadsheets_write_it_is_read(tmp_path: Path, mark: str) -> None:
+    text = "\ufeffarrival_s,prompt_tokens,output_tokens\r\n0,100,20\r\n0.5,101,21\r\n".replace(",", mark)
+    trace = load_trace(write(tmp_path / "table.csv", text))
+    assert (trace.arrival_s.tolist(), trace.prompt_tokens.tolist()) == ([0.0, 0.5], [100, 101])
+
+
+def test_a_row_with_more_cells_than_the_header_is_left_out_not_read_askew(tmp_path: Path) -> None:
+    trace = load_trace(write(tmp_path / "t.csv", "arrival_s,prompt_tokens,output_tokens\n0,5,100,20\n1,100,20,\n"))
+    assert [(rows.reason, rows.count, rows.lines) for rows in trace.bad_rows] == [("more cells than the header", 1, (2,))]
+    assert trace.prompt_tokens.tolist() == [100]
+
+
 def test_burstgpt_columns_carry_llm_and_log_type(tmp_path: Path) -> None:
     text = (
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
@@ -116,7 +143,7 @@ def test_lines_that_are_no_object_are_counted(tmp_path: Path) -> None:
     ("name", "text", "says"),
     [
         ("t.csv", "a,b\n1,2\n", r"t.csv has columns a, b: no known form of a trace. Known: generic: arrival_s, prompt_tokens"),
-        ("t.csv", "", r"t.csv has columns none: no known form"),
+        ("t.csv", "", r"t.csv holds no table: it is empty, or no line of it is a row"),
         ("t.csv", "arrival_s,prompt_tokens,output_tokens\n", r"t.csv has no usable request among 0 rows"),
         (
             "t.csv",
