@@ -28,6 +28,7 @@ SOURCE_WORDS: Final = {
     "unknown": "not known: give a meter, or llm and gpu to predict it",
 }
 MOST_NOTES: Final = 6
+WHY_NOT_WHOLE: Final = {"incomplete": "prompts without an answer", "running": "it runs still, or was killed; the same command goes on"}
 
 
 def bench_table(result: BenchResult) -> Group:
@@ -40,11 +41,8 @@ def _title(result: BenchResult) -> str:
     load = plan.load
     again = f" x {load.repetitions}" if load.repetitions > 1 else ""
     asked = f"batches of {load.batch}" if load.batch else f"{load.concurrency} in flight"
-    state = (
-        ""
-        if result.manifest.state == "complete"
-        else f"\n{result.manifest.state}: {result.manifest.stopped_by or 'prompts without an answer'}"
-    )
+    now = result.manifest.state
+    state = "" if now == "complete" else f"\n{now}: {result.manifest.stopped_by or WHY_NOT_WHOLE.get(now, 'not complete')}"
     return (
         f"{plan.target}\n{prompts['count']} prompts of {prompts['name']}{again}, {asked} (mean {result.concurrency:.1f}), "
         f"at most {load.max_tokens} tokens{_deployed(plan)}{state}"

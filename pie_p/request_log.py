@@ -262,7 +262,7 @@ def _one(rows: LogRows, points: OperatingPoints, accounting: Accounting, idle_w:
     deployment = points.deployment
     dp, boards = deployment.plan.dp, deployment.plan.gpus
     flow = _Flow.of(rows)
-    per_rank = np.maximum(flow.running / dp, 1.0)
+    per_rank = np.clip(flow.running / dp, 1.0, deployment.engine.graph_sequences)  # more wait in a queue
     at = _read(points, per_rank, flow.mean_prompt, flow.mean_output)
     per_token_j, per_token_s = at[:, :3] / per_rank[:, None], at[:, 3] / per_rank / dp
     rate = rows.output_tokens / (rows.end_s - rows.start_s)

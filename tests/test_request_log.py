@@ -19,8 +19,10 @@ from pie_p import request_log
 from pie_p.accounting import Accounting
 from pie_p.errors import InputError
 from pie_p.operating_points import OperatingPoints, operating_points
+from pie_p.replaying import replay
 from pie_p.request_log import EstimatedLog, estimate_log
 from pie_p.request_log_files import LogRows
+from pie_p.traces import synthetic_trace
 
 DEPLOYMENT = {"llm": "llama-3.1-8b", "gpu": "h100-sxm-80gb"}
 IDLE_W = 120.4
@@ -93,6 +95,17 @@ def test_boards_held_by_jobs_idle_for_as_long_as_no_request_is_in_flight() -> No
     found = estimate_log(rows((0, 20, 100, 200), (250, 320, 100, 10)), DEPLOYMENT, jobs=held)
     assert found.idle_s[""] == pytest.approx(150 + 100 - 20 - 50)
     assert "20 s of requests of the deployment lie outside every job; they count as busy" in found.warnings
+
+
+def test_requests_beyond_what_an_engine_runs_at_once_wait_in_a_queue() -> None:
+    """A replay is the truth: three times what the server can take arrives, and up to 1,300 requests are in flight."""
+    trace = synthetic_trace(requests=1500, rate_per_s=120.0, prompt_tokens=200, output_tokens=150, seed=1)
+    served = replay(trace, **DEPLOYMENT, predictor="physics")
+    assert served.queue_s.max() > 5.0
+    came_s = trace.arrival_s - trace.arrival_s[0]
+    lives = zip(came_s, came_s + served.latency_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+    found = estimate_log(rows(*lives), DEPLOYMENT, predictor="physics")
+    assert found.total_j == pytest.approx(served.energy_j, rel=0.06)
 
 
 @pytest.mark.usefixtures("law")
