@@ -362,7 +362,7 @@ def _believable(predictor: Calibratable, runs: MeasuredRuns) -> MeasuredRuns:
             reasons[number] = (
                 f"{power_w:.4g} W is no power of one {gpu.name}, which idles at {gpu.idle_w:g} W and has {gpu.limit_w:g} W at most; "
                 f"avg_power_w is that of {'the board' if gpus == 1 else f'all {gpus} boards together'} [W], and "
-                f"energy_per_output_token_j its energy [J]"
+                f"energy_per_output_token_j the energy of all [J]"
             )
         if not 1.0 / MOST_FACTOR < factor[number] < MOST_FACTOR:
             reasons[number] = (

@@ -157,7 +157,7 @@ def test_a_power_cap_stretches_the_kernels_and_not_the_host() -> None:
         ({"time_per_token_s": 12.0}, "times the expected; it is in s"),  # milliseconds
         ({"avg_power_w": 9000.0}, "W is no power of one h100-sxm-80gb, which idles at"),  # of two boards
         ({"avg_power_w": 0.5}, "W is no power of one h100-sxm-80gb, which idles at"),  # kW
-        ({"avg_power_w": None, "energy_per_output_token_j": 5e3}, "energy_per_output_token_j theirs [J]"),  # mJ
+        ({"avg_power_w": None, "energy_per_output_token_j": 5e3}, "energy_per_output_token_j the energy of all [J]"),  # mJ
         ({"dtype": "FP8"}, "dtype of row 0 = 'FP8' is not known; allowed: bf16"),
         ({"meter_scope": "wall"}, "meter_scope of row 0 = 'wall' is not known; allowed: gpu, host wall, none"),
     ],

@@ -113,7 +113,7 @@ def test_what_is_no_change_is_refused(text: str) -> None:
         (["--what-if", "gpu=h10"], r"UnknownGpuError: no GPU 'h10' in the catalogue\. Did you mean"),
         (["--what-if", "batch=many"], r"InputError: batch = 'many' is not a number"),
         (["--grid", "DE"], r"UnknownNameError: no grid 'DE' in the catalogue\. Did you mean: DE-2024\?"),
-        (["--grid", "DE-2024", "--grid-g-per-kwh", "3"], r"InputError: both grid = 'DE-2024' and grid_g_per_kwh = 3\.0 given; give one"),
+        (["--grid", "DE-2024", "--grid-g-per-kwh", "3"], r"InputError: both grid = 'DE-2024' and grid_g_per_kwh = 3 given; give one"),
         (["--price-per-kwh", "free"], r"UsageError: Invalid value for '--price-per-kwh': 'free' is not a number"),
         (["--currency", "EUR"], r"InputError: a footprint needs a factor"),
         (["--exclusive-host"], r"InputError: exclusive_host=True counts the host, and scope 'gpu' counts boards only; use scope='host'"),
