@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pie_p import operators as ops
 from pie_p.errors import PredictorError, did_you_mean
@@ -23,6 +23,7 @@ from pie_p.features import FAMILIES, Family, featurize
 from pie_p.hardware import load_cluster
 from pie_p.intervals import Intervals
 from pie_p.kernels import KernelBook, Use
+from pie_p.manifest_files import read_manifest
 from pie_p.physics import Floats, Roofline
 from pie_p.power import PowerLaw
 from pie_p.regressors import Booster, FamilyRegressor, OperatorRegressors, Target, check_features
@@ -241,26 +242,13 @@ def load_predictor_manifest(folder: str | Path) -> PredictorManifest:
         PredictorError: no folder, no manifest, not ours, of a newer schema, or changed after it was written.
     """
     path = Path(folder) / MANIFEST
-    text = read_whole(path, what="manifest of a predictor", most=MOST_MANIFEST_BYTES, error=PredictorError)
-    try:
-        manifest = PredictorManifest.model_validate_json(text)
-    except ValidationError as error:
-        version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})', text)
-        if version and int(version[1]) > SCHEMA_VERSION:
-            raise _newer(path, int(version[1])) from None
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the text"
-        raise PredictorError(f"{path} is not the manifest of a predictor: {place}: {first['msg']}"[:300]) from None
-    if manifest.schema_version > SCHEMA_VERSION:
-        raise _newer(path, manifest.schema_version)
+    manifest, text = read_manifest(
+        path, PredictorManifest, of="a predictor", newest=SCHEMA_VERSION, most=MOST_MANIFEST_BYTES, error=PredictorError
+    )
     bare = text.replace(f'"checksum": "{manifest.checksum}"'.encode(), b'"checksum": ""', 1)
     if sha256(bare) != manifest.checksum:  # over the file as it is: a later pie_p may know more fields
         raise PredictorError(f"{path} was changed after it was written: its checksum does not fit; train or download it again")
     return manifest
-
-
-def _newer(path: Path, version: int) -> PredictorError:
-    return PredictorError(f"{path} has schema version {version}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p")
 
 
 def load_parts(name_or_path: str | Path) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pie_p.errors import ProfileError
-from pie_p.storage import read_whole
+from pie_p.manifest_files import read_manifest
 from pie_p.tables import Origin, TableName
 
 SCHEMA_VERSION: Final = 1
@@ -122,26 +122,11 @@ def load_manifest(folder: str | Path) -> Manifest:
     below = [] if path.exists() else sorted(str(one.parent) for one in Path(folder).glob(f"*/{MANIFEST}"))
     if below:
         raise ProfileError(f"{folder} is no profile, it holds {len(below)}; give one of them: {', '.join(below[:3])}")
-    text = read_whole(path, most=MOST_MANIFEST_BYTES, what="manifest of a profile")
-    try:
-        manifest = Manifest.model_validate_json(text)
-    except ValidationError as error:
-        version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})', text)
-        if version and int(version[1]) > SCHEMA_VERSION:
-            raise _newer(path, int(version[1])) from None
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the text"
-        raise ProfileError(f"{path} is not the manifest of a profile: {place}: {first['msg']}"[:300]) from None
-    if manifest.schema_version > SCHEMA_VERSION:
-        raise _newer(path, manifest.schema_version)
+    manifest, _ = read_manifest(path, Manifest, of="a profile", newest=SCHEMA_VERSION, most=MOST_MANIFEST_BYTES)
     for part in manifest.parts:
         if not PART_NAME.fullmatch(part.name):
             raise ProfileError(f"{path} names the file {part.name!r}; allowed: <table>-<12 hex digits>.parquet in the same folder")
     return manifest
-
-
-def _newer(path: Path, version: int) -> ProfileError:
-    return ProfileError(f"{path} has schema version {version}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p")
 
 
 def _package_version() -> str:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from pie_p.bench.plans import BenchPlan, plan_hash, work_hash
 from pie_p.bench.prompts import Prompts
 from pie_p.bench.rows import joined, rows_from_parquet, rows_to_parquet
 from pie_p.errors import InputError, ProfileError
+from pie_p.manifest_files import read_manifest
 from pie_p.profile_manifest import MANIFEST, MOST_MANIFEST_BYTES, new_manifest
 from pie_p.quantities import shown
 from pie_p.storage import read_whole, sha256, write_atomically
@@ -116,25 +117,11 @@ def load_run_manifest(folder: str | Path) -> RunManifest:
         ProfileError: none there, not of a benchmark, or of a newer schema.
     """
     path = Path(folder) / MANIFEST
-    text = read_whole(path, what="manifest of a benchmark", most=MOST_MANIFEST_BYTES)
-    try:
-        manifest = RunManifest.model_validate_json(text)
-    except ValidationError as error:
-        version = re.search(rb'"schema_version"\s*:\s*(\d{1,9})', text)
-        if version and int(version[1]) > SCHEMA_VERSION:
-            raise _newer(path, int(version[1])) from None
-        first = error.errors()[0]
-        raise ProfileError(f"{path} is not the manifest of a benchmark: {'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]) from None
-    if manifest.schema_version > SCHEMA_VERSION:
-        raise _newer(path, manifest.schema_version)
+    manifest, _ = read_manifest(path, RunManifest, of="a benchmark", newest=SCHEMA_VERSION, most=MOST_MANIFEST_BYTES)
     for window in manifest.windows:
         if not PART.fullmatch(window.part):
             raise ProfileError(f"{path} names the file {shown(window.part)}; allowed: responses-<12 hex digits>.parquet in the same folder")
     return manifest
-
-
-def _newer(path: Path, version: int) -> ProfileError:
-    return ProfileError(f"{path} has schema version {version}; this pie_p reads up to {SCHEMA_VERSION}: pip install -U pie_p")
 
 
 def open_run(folder: Path, plan: BenchPlan, prompts: Prompts) -> RunManifest:
