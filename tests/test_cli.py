@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -25,27 +25,6 @@ NAMES = ("gpus", "cluster", "engine", "scope", "mode", "warnings", "predictor")
 CONTRACT = {*FIGURES, *ENERGIES, *NAMES}
 ASKED = {"llm", "gpu", "tp", "pp", "dp", "ep", "batch", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "dtype", "kv_dtype"}
 PARTS = ("compute_j", "communication_j", "wait_j")
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`pie-p` with these words, in this process, on a wide terminal without colours."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*words: str) -> Ran:
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        captured = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return call
 
 
 def test_json_has_the_keys_of_the_contract_and_echoes_what_was_asked(run: Any) -> None:
@@ -257,7 +236,7 @@ def test_help_names_every_option_of_the_library(run: Any) -> None:
 def test_the_version_is_the_package_s(run: Any) -> None:
     import pie_p
 
-    assert run("--version") == Ran(0, f"pie_p {pie_p.__version__}\n", "")
+    assert run("--version") == (0, f"pie_p {pie_p.__version__}\n", "")
 
 
 def test_every_bundled_llm_and_board_is_listed(run: Any) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pie_p import grid_names, predict_energy
-from pie_p.cli import main
 from pie_p.cli_options import complete_grid
 from pie_p.cli_predict import changes_of
 from pie_p.errors import InputError
@@ -17,27 +16,6 @@ from pie_p.wording import quantity
 
 ASK = ["predict", "llama-3.1-8b", "--gpu", "h100-sxm-80gb", "--batch", "8", "--prompt-tokens", "200", "--output-tokens", "100"]
 P = {"gpu": "h100-sxm-80gb", "batch": 8, "prompt_tokens": 200, "output_tokens": 100}
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`pie-p` with these words, in this process, on a wide terminal without colours."""
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*words: str) -> Ran:
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        captured = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return call
 
 
 def test_json_carries_every_what_if_in_the_order_asked(run: Any) -> None:

@@ -5,36 +5,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pie_p import predict_energy, sweep
-from pie_p.cli import main
 
 TOKENS = ["--prompt-tokens", "500", "--output-tokens", "300"]
 SWEEP = ["sweep", "llama-3.1-70b", "--gpu", "h100-sxm-80gb", *TOKENS]
 COMPARE = ["compare", "llama-3.1-70b", "--gpu", "h100-sxm-80gb", "--batch", "16", *TOKENS]
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("COLUMNS", "180")
-    monkeypatch.setenv("NO_COLOR", "1")
-
-    def call(*words: str) -> Ran:
-        with pytest.raises(SystemExit) as stopped:
-            main(list(words))
-        captured = capsys.readouterr()
-        return Ran(int(stopped.value.code or 0), captured.out, captured.err)
-
-    return call
 
 
 def test_json_is_the_dictionary_of_the_library_and_the_choice(run: Any) -> None:
